@@ -51,7 +51,7 @@ from aryl_workload import (
 )
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.summary import least_mean_jct_s, summarise, with_losers
@@ -72,14 +72,14 @@ LOADS = (0.4, 1.2)
 """Where a load is looked for."""
 
 
-def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], seed: int) -> Outcome:
+def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], seed: int) -> RunResult:
     profile = build("aryl", parse_profile("aryl", said))
     nodes = uniform_cluster(servers(setting.scale), SERVER.accelerators, 0, 0)
     pool = inference(setting.scale) if profile.needs >= {"loans"} else None
     return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
 
 
-def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int) -> tuple[Setting, Outcome]:
+def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int) -> tuple[Setting, RunResult]:
     """The load at which HOL's mean queue is within a tenth of `queue_s`, by bisection, and the run of HOL there."""
     low, high = LOADS
     for _ in range(12):
@@ -98,7 +98,7 @@ def least_s(jobs: Sequence[WorkloadJob], setting: Setting) -> float | None:
     return least_mean_jct_s(jobs, [*nodes, *inference(setting.scale).build()], LinearSpeedModel())
 
 
-def told(outcome: Outcome, name: str, jobs: Sequence[WorkloadJob], setting: Setting, seed: int) -> dict[str, Any]:
+def told(outcome: RunResult, name: str, jobs: Sequence[WorkloadJob], setting: Setting, seed: int) -> dict[str, Any]:
     """The figures of one run."""
     s = summarise(outcome, len(jobs))
     assert s.finished == len(jobs), f"{name}: not all jobs finished"

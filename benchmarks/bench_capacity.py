@@ -28,11 +28,11 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.job.pods import TFConfigs, render_pod, render_service
 from elastic_tfjob.controller.kube.errors import NotFound, TooLarge
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, Command
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.operator import Operator, Options
 
 Raw = dict[str, Any]
@@ -50,7 +50,7 @@ class Server:
     written: dict[str, bytes] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     version: int = 10**9
-    _made: tuple[int, Job, TFJobSpec, TFConfigs] | None = None
+    _made: tuple[int, TFJob, TFJobSpec, TFConfigs] | None = None
 
     def fenced(self, _: Any) -> "Server":
         return self
@@ -165,13 +165,12 @@ class Server:
         annotations = {"example.com/team": f"team-{index // _JOBS_PER_NAMESPACE}"}
         if self.args.elastic:
             uid, counts = f"{name}-uid-0000-0000-0000-000000000000", self._types
-            state = State("Stable", 3, replicas=counts, since=_TIME, reason="room for them", step=100)
+            state = StoredState("Stable", 3, replicas=counts, since=_TIME, reason="room for them", step=100)
             target = Target(3, counts, reason="room for them", declared=counts)
             annotations |= {
                 f"{PREFIX}max-workers": str(self.args.workers),
-                STATE_ANNOTATION: state.to_json(),
-                TARGET_ANNOTATION: target.to_json(),
-                "elastic-tfjob.kubeflow.org/uid": uid,
+                STATE_ANNOTATION: state.to_json(uid),
+                TARGET_ANNOTATION: target.to_json(uid),
             }
         job = _metadata(namespace, name, name, annotations=annotations)
         job["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = orjson.dumps(spec).decode()
@@ -203,12 +202,12 @@ class Server:
         template = {"spec": {"containers": [container], "volumes": [claim]}}
         return {"replicas": count, "restartPolicy": "OnFailure", "template": template}
 
-    def _place(self, index: int) -> tuple[Job, TFJobSpec, TFConfigs, str, int]:
+    def _place(self, index: int) -> tuple[TFJob, TFJobSpec, TFConfigs, str, int]:
         """A replica's job, what its replicas have in common, its type and index."""
         number, at = divmod(index, sum(self._types.values()))
         made = self._made
         if made is None or made[0] != number:
-            job = Job.parse(self._job(number))
+            job = TFJob.parse(self._job(number))
             spec = job.spec()
             self._made = made = number, job, spec, TFConfigs(job, spec)
         return made[1], made[2], made[3], "Worker" if at else "PS", max(0, at - 1)

@@ -24,7 +24,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import made_elastic, read_csv
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
 from elastic_tfjob.simulation.summary import Summary, summarise, with_losers
@@ -103,7 +103,7 @@ def bounds() -> dict[str, float]:
     return {key: each["bound"] for key, each in known.items()}
 
 
-def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> Outcome:
+def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> RunResult:
     settings = {"place": "count", **(case.settings if profile == "deadline" else {})}
     return Simulation(
         jobs,

@@ -28,7 +28,7 @@ from calibration_plot import calibration_plot, calibration_table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.outcome import Compared, Outcome
+from elastic_tfjob.simulation.result import Compared, RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.summary import summarise, with_losers
@@ -57,7 +57,7 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
 """`fixed` first and `fifo` among them: the others are beside these."""
 
 
-def run(name: str, mix: Mix, seed: int, *, costs: Costs = COSTS, noise: Noise | None = None) -> Outcome:
+def run(name: str, mix: Mix, seed: int, *, costs: Costs = COSTS, noise: Noise | None = None) -> RunResult:
     plain = name.partition(",")[0]
     profile = build(plain, parse_profile(plain, POLICIES[name]))
     nodes = uniform_cluster(NODES, 0, CORES, 64)
@@ -67,7 +67,7 @@ def run(name: str, mix: Mix, seed: int, *, costs: Costs = COSTS, noise: Noise | 
     return Simulation(jobs, nodes, model, profile, costs=costs, noise=noise, inference=pool, seed=seed).run()
 
 
-def row(name: str, outcome: Outcome, fixed: Outcome, fifo: Outcome) -> dict[str, Any]:
+def row(name: str, outcome: RunResult, fixed: RunResult, fifo: RunResult) -> dict[str, Any]:
     """The figures of one run."""
     s = with_losers(summarise(outcome, len(outcome.records)), outcome, fixed, MARGIN)
     plain = {r.key: max(LEAST_WAIT_S, r.queue_s) for r in fifo.records}

@@ -35,7 +35,7 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import read_csv
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -60,7 +60,7 @@ class Ground:
 
     name: str
     policies: Mapping[str, Said]
-    run: Callable[[Profile, int], Outcome]
+    run: Callable[[Profile, int], RunResult]
     seeds: Sequence[int]
     deadlines: bool = False
 
@@ -74,7 +74,7 @@ def dl2_ground(case: str, world: str) -> Ground:
     slot: Said = {"place": "spread", "interval_s": config.slot_s, "on_change": False}
     told: Said = {**slot, "oracle": True}
 
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(config.nodes, hull.ACCELERATORS, hull.CPUS, 64)
         return Simulation(
             dl2_jobs(config, seed), nodes, hull.speed_model(world, seed, profile.name), profile, seed=seed
@@ -85,7 +85,7 @@ def dl2_ground(case: str, world: str) -> Ground:
 
 
 def kips_ground(load: str) -> Ground:
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         jobs, nodes = kips.large(seed, load, 10) if load in kips.LOADS else kips.live(load)
         return Simulation(jobs, nodes, speed_model_named("ps-cpu"), profile, costs=kips.COSTS, seed=seed).run()
 
@@ -95,7 +95,7 @@ def kips_ground(load: str) -> Ground:
 
 
 def specon_ground(placement: str) -> Ground:
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         jobs = specon.workload(seed, 4.0, "random")
         placed = replace(profile, place=specon.Told(specon.first_nodes(placement, jobs, seed)))
         nodes = uniform_cluster(specon.NODES, 0, specon.CPUS, 64)
@@ -112,7 +112,7 @@ def specon_ground(placement: str) -> Ground:
 def deadline_ground(case: deadline.Case, traces: Path) -> Ground:
     jobs = deadline.read_jobs(traces / case.file)
 
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(case.nodes, case.gpus, 0, 0)
         return Simulation(
             jobs, nodes, ElasticFlowSpeedModel(case.accelerator), profile, costs=case.costs, noise=case.noise, seed=seed
@@ -130,7 +130,7 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
     setting = Setting(scale)
     rows = read_rows(traces, setting.clusters)
 
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         jobs = workload(rows, setting, seed)
         nodes = uniform_cluster(servers(scale), SERVER.accelerators, 0, 0)
         pool = inference(scale) if "loans" in profile.needs else None
@@ -148,7 +148,7 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
 def pollux_ground(traces: Path) -> Ground:
     """160 jobs each, of six applications whose speed was measured; `seed` is the number of the workload."""
 
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         jobs = read_csv(traces / POLLUX.format(seed))[0].jobs
         nodes = uniform_cluster(16, 4, 0, 0)
         return Simulation(jobs, nodes, speed_model_named("pollux"), profile, costs=POLLUX_COSTS).run()
@@ -164,7 +164,7 @@ def philly_ground(traces: Path) -> Ground:
     """A week of jobs that have one size each. A profile that stops nobody has `sjf-backfill` as the one to reach."""
     jobs = read_csv(traces / PHILLY)[0].jobs
 
-    def run(profile: Profile, seed: int) -> Outcome:
+    def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(48, 8, 0, 0)
         return Simulation(jobs, nodes, speed_model_named("fixed"), profile, costs=LUCID_COSTS, seed=seed).run()
 

@@ -29,7 +29,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Noise
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
@@ -78,7 +78,7 @@ def noise_named(name: str, slot_s: float) -> Noise:
 
 def run(
     config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, *, noise: Noise | None = None
-) -> Outcome:
+) -> RunResult:
     """`policy`: a name of `settings`, which begins with a profile's, and after a comma what it is told."""
     known, _, _ = policy.partition(",")
     profile = known.split()[0]
@@ -89,7 +89,7 @@ def run(
     return Simulation(dl2_jobs(config, seed), nodes, speeds, made, noise=noise, seed=seed).run()
 
 
-def bound(config: Dl2, world: str, seed: int, reached: Outcome, attempts: int) -> float:
+def bound(config: Dl2, world: str, seed: int, reached: RunResult, attempts: int) -> float:
     """Seconds that no mean completion time is below."""
     jobs, names = dl2_jobs(config, seed), list(MODELS)
     model = speed_model(world, seed, "hull")

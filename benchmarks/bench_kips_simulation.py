@@ -30,7 +30,7 @@ from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -104,7 +104,7 @@ def run(
     return [_row(workload, outcome, len(jobs), fixed) | {"profile": name} for name, outcome in by_profile.items()]
 
 
-def _row(workload: str, outcome: Outcome, jobs: int, fixed: Outcome | None) -> dict[str, Any]:
+def _row(workload: str, outcome: RunResult, jobs: int, fixed: RunResult | None) -> dict[str, Any]:
     summary = summarise(outcome, jobs)
     if fixed is not None:
         summary = with_losers(summary, outcome, fixed, TOLERANCE)

@@ -17,20 +17,20 @@ from typing import Any
 
 import orjson
 
-from elastic_tfjob.controller.job.decision import Create, Decision, Observed, SendCommand, Settings
+from elastic_tfjob.controller.job.decision import Create, Decision, Observed, ReconcileSettings, SendCommand
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.reports import Reports
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.command import abridged
-from elastic_tfjob.controller.objects.dependents import Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import Configuration, StatusPolling
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Counts, Target
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.cluster import KubeNode
+from elastic_tfjob.controller.model.command import abridged
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import Configuration, StatusPolling
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.target import Counts, Target
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
@@ -43,7 +43,7 @@ from unit.pretend import COMMAND, ELASTIC
 RUNS = 3
 
 
-def observe(workers: int, generation: int | None, coming: int = 0) -> tuple[Job, tuple[Pod, ...]]:
+def observe(workers: int, generation: int | None, coming: int = 0) -> tuple[TFJob, tuple[Pod, ...]]:
     """A job and its running pods; of a generation that it was rescaled to, or (None) plain. `coming`: it is on its way
     to so many workers."""
     container = {"name": "tensorflow", "image": "t", "command": COMMAND, "resources": {"requests": {"cpu": "100m"}}}
@@ -54,7 +54,7 @@ def observe(workers: int, generation: int | None, coming: int = 0) -> tuple[Job,
     counts = {"PS": 1, "Worker": workers}
     annotations = {}
     if generation is not None:
-        state = State("Stable", generation, replicas=counts, nodes=nodes_of(counts), cpu=cpu_of(counts))
+        state = StoredState("Stable", generation, replicas=counts, nodes=nodes_of(counts), cpu=cpu_of(counts))
         target = Target(generation, counts, nodes_of(counts), cpu_of(counts), declared=counts)
         if coming:
             size = {"PS": 1, "Worker": coming}
@@ -132,7 +132,7 @@ def show(workers: int, where: str, what: str, took_ms: float, more: str = "") ->
 
 def passes(workers: int) -> None:
     """The passes of the reconcile loop."""
-    settings = Settings(image="operator:1")
+    settings = ReconcileSettings(image="operator:1")
     found, pods = observe(workers, None)
     seen = services({"PS": 1, "Worker": workers})
     took, first = timed(lambda: reconcile(Observed(found, NOW), settings))
@@ -159,7 +159,11 @@ def passes(workers: int) -> None:
 
 
 def _look(
-    found: Job, seen: tuple[Service, ...], reports: Mapping[str, Report], settings: Settings, pods: tuple[Pod, ...]
+    found: TFJob,
+    seen: tuple[Service, ...],
+    reports: Mapping[str, Report],
+    settings: ReconcileSettings,
+    pods: tuple[Pod, ...],
 ) -> Decision:
     return reconcile(Observed(found, NOW, pods, seen, reports=reports), settings)
 
@@ -169,7 +173,7 @@ def scheduling(workers: int) -> None:
     found, pods = observe(workers, 3)
     reports = {each.name: report_of(each) for each in pods}
     nodes = {
-        name: Node(
+        name: KubeNode(
             name, name, 1, Resources(64_000, 2**40, 0, pods=110), {"kubernetes.io/hostname": name}, (), usable=True
         )
         for names in nodes_of({"PS": 1, "Worker": workers}).values()

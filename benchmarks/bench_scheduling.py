@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.plan import Plan, Target
+from elastic_tfjob.scheduling.plan import Assignment, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
@@ -72,14 +72,14 @@ def speed(running: Job, counts: Counts) -> float:
     return (running.speed.steps_per_s(counts) or 0.0) if running.speed else 1.0
 
 
-def use(old: Job, target: Target) -> dict[str, float]:
+def use(old: Job, target: Assignment) -> dict[str, float]:
     """A greedy job uses all that it is lent, else a tenth of its node."""
     if not old.key.startswith("greedy") or not target.nodes:
         return {}
     return {WORKER: 1.0 if target.cpu else NODE.cpu / 10 / old.spec.requested_cpu(WORKER)}
 
 
-def pace(old: Job, target: Target, used: dict[str, float]) -> float:
+def pace(old: Job, target: Assignment, used: dict[str, float]) -> float:
     """Steps per second once the target is there: a step of a greedy job takes a second of a CPU, whatever it is lent,
     so that what it still needs does not depend on that."""
     if not target.nodes:

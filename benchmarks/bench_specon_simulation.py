@@ -36,7 +36,7 @@ from elastic_tfjob.scheduling.room import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, JobSpec, Placement, fixed_group
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
 from elastic_tfjob.simulation.summary import least_total_s, summarise, with_losers
@@ -102,7 +102,7 @@ class Told:
         return {WORKER: (name,)}
 
 
-def run(profile: str, settings: dict[str, Any], jobs: Sequence[WorkloadJob], nodes: Mapping[str, str]) -> Outcome:
+def run(profile: str, settings: dict[str, Any], jobs: Sequence[WorkloadJob], nodes: Mapping[str, str]) -> RunResult:
     made = replace(build(profile, parse_profile(profile, settings)), place=Told(nodes))
     cluster = uniform_cluster(NODES, 0, CPUS, 64)
     return Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=COSTS).run()

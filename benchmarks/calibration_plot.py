@@ -5,9 +5,9 @@ from typing import Final
 
 from rich.table import Table
 
-from elastic_tfjob.simulation.accounts import by_cause
-from elastic_tfjob.simulation.outcome import Compared
 from elastic_tfjob.simulation.report import errors_cdf
+from elastic_tfjob.simulation.result import Compared
+from elastic_tfjob.simulation.utilisation import by_cause
 
 __all__ = ["calibration_plot", "calibration_table"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.target import Target
 from harness.progress import CommandFailed
 from harness.training import PREFIX, Annotations, Line, Lines
 

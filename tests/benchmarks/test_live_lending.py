@@ -10,7 +10,7 @@ import yaml
 
 import bench_aryl
 import bench_elastic
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from harness import cluster
 from harness.cluster import CONFIGS
 from harness.load import Request

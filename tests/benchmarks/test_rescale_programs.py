@@ -13,7 +13,7 @@ from rich.console import Console
 import bench_rescale
 import rescale_programs
 import trainee
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.planning.request import terms
 from rescale_programs import KINDS, Change, results, table
 
@@ -63,7 +63,7 @@ def test_each_kind_has_its_example_with_these_options(name: str) -> None:
     }
     assert {each.partition("=")[0] for each in command[2:]} <= known
     made["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    found = terms(Job.parse(made))
+    found = terms(TFJob.parse(made))
     assert (found.elastic, found.stoppable) == (name != "keras-3", True)
     assert {type_: found.bounds(type_) for type_ in kind.sizes} == kind.sizes
 

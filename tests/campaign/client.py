@@ -14,7 +14,7 @@ from campaign.cluster import STATUS_SUFFIX, Cluster
 from campaign.faults import Faults, Request
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, Fenced, Unavailable
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 
 __all__ = ["Api", "Wire"]
 

@@ -11,11 +11,11 @@ from campaign.clock import format_now
 from campaign.files import SIGKILL, SIGTERM, Files
 from campaign.pod import Container, Judge, Training
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.affinity import NAME_FIELD, constraints_of
-from elastic_tfjob.controller.objects.cluster import POOL_LABEL
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION
-from elastic_tfjob.controller.objects.pod import EXPORTER, STATUS_PORT
-from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
+from elastic_tfjob.controller.model.affinity import NAME_FIELD, constraints_of
+from elastic_tfjob.controller.model.cluster import POOL_LABEL
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.model.pod import EXPORTER, STATUS_PORT
+from elastic_tfjob.controller.model.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import Taint
 
 __all__ = ["Cluster"]

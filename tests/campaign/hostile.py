@@ -33,7 +33,7 @@ import aiohttp
 from campaign.mutants import MUTANTS, Mutant
 from conformance.manifest import labels
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.target import Target
 from harness import operators
 from harness.api import CORE, NODES, Api, ApiError, Object, events, pods, services, tfjobs
 from harness.background import background

@@ -10,8 +10,8 @@ import orjson
 from campaign.apiserver import ApiServer, Change, Object
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.affinity import pinned_to
-from elastic_tfjob.controller.objects.cluster import LOAN_ANNOTATION, LOANED_TAINT, POOL_LABEL
+from elastic_tfjob.controller.model.affinity import pinned_to
+from elastic_tfjob.controller.model.cluster import LOAN_ANNOTATION, LOANED_TAINT, POOL_LABEL
 
 __all__ = ["LoanOracles", "is_of_a_job", "loan_of", "loans_at_rest"]
 

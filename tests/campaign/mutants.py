@@ -227,7 +227,7 @@ MUTANTS: Final = {
         Mutant(
             "copied-state-counts",
             "controller.objects.annotations",
-            "return annotations.get(UID_ANNOTATION, uid) == uid",
+            'return raw.text("uid", MAX_UID, default=uid) == uid',
             "return True",
             "a copy of a job inherits the state of the one that it was copied from",
             "simulation",

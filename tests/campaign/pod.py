@@ -15,7 +15,7 @@ from campaign.apiserver import Object
 from campaign.clock import wall
 from campaign.files import SIGKILL, SIGTERM, Files, VirtualPath, machine
 from elastic_tfjob.api.tfjob import CONTAINER
-from elastic_tfjob.controller.objects.quantities import cpu_of
+from elastic_tfjob.controller.model.quantities import cpu_of
 from elastic_tfjob.exporter import files as exporter_files
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.launcher import Launcher

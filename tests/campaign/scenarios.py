@@ -11,8 +11,8 @@ from campaign.lent import LOANS
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.quantities import cpu_of
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.quantities import cpu_of
+from elastic_tfjob.controller.model.target import Target
 
 __all__ = ["SCENARIOS", "TAKEN_OVER"]
 

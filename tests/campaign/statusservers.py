@@ -13,7 +13,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from elastic_tfjob.controller.objects.pod import STATUS_PORT
+from elastic_tfjob.controller.model.pod import STATUS_PORT
 
 KINDS: Final = (
     "nested", "redirect", "redirect-307", "silent", "slam", "endless", "drip", "split", "bomb", "short", "long",

@@ -26,7 +26,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.controller import operator as operator_module
 from elastic_tfjob.controller.kube import reports
-from elastic_tfjob.controller.objects.cluster import POOL_LABEL
+from elastic_tfjob.controller.model.cluster import POOL_LABEL
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 
 __all__ = ["POOL", "SERVING", "Outcome", "Scenario", "World", "campaign", "run"]

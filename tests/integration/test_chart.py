@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.cli import operator
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from harness import binaries, deploy
 from harness.names import CHART, ROOT
 from harness.progress import CommandFailed, run

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.xdist_group("scheduled"),
 ]
 
-VERDICT = "elastic-tfjob.kubeflow.org/verdict"
+VERDICT = "elastic.kubeflow.org/verdict"
 
 
 async def until(api: Api, name: str, verdict: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elastic_tfjob.controller.objects.quantities import requests_of
+from elastic_tfjob.controller.model.quantities import requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from harness import kueue, kwok
 from harness.api import NODES, Api, Object, events, pods, tfjobs

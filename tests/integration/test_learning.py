@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tfjob.scheduling.experience import Moment, of_line
+from elastic_tfjob.scheduling.experience import ExperienceRound, of_line
 from harness import kwok, operators
 from harness.api import Api, tfjobs
 from harness.controlplane import ControlPlane
@@ -25,7 +25,7 @@ async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
     identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
     arguments = [f"--config-map={HOME}/{NAME}", f"--experience={experience}"]
 
-    def moments() -> list[Moment]:
+    def moments() -> list[ExperienceRound]:
         file = experience / "experience.jsonl"
         if not file.exists():
             return []

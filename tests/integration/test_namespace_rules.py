@@ -13,23 +13,23 @@ import pytest
 
 from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.decision import Event, Observed, Settings
+from elastic_tfjob.controller.job.decision import Event, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.client import ApiClient, load_configuration
 from elastic_tfjob.controller.kube.errors import ApiError
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches, Informer
-from elastic_tfjob.controller.objects.dependents import Budget, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import quantity
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import quantity
 from harness.api import CORE, Api, Object, pods, services, tfjobs
 from harness.api import ApiError as Refused
 from harness.jobs import RESTRICTED
 from unit.build import NOW
 
-SETTINGS = Settings(image="example.org/operator:1")
+SETTINGS = ReconcileSettings(image="example.org/operator:1")
 ELASTIC = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/checkpoints"}
 ASKS = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}}
 CONFIGURED = {"requests": {"cpu": "0", "memory": "32Mi"}, "limits": {"memory": "96Mi"}}
@@ -320,20 +320,20 @@ class Operator:
 
     def restart(self) -> None:
         client = self._client
-        self._jobs = Informer(client, "", Job.parse, lambda _: None)
+        self._jobs = Informer(client, "", TFJob.parse, lambda _: None)
         caches = Caches(
             self._jobs,
             Informer(client, "", Pod.parse, lambda _: None),
             Informer(client, "", Service.parse, lambda _: None),
-            budgets=Informer(client, "", Budget.parse, lambda _: None),
+            budgets=Informer(client, "", DisruptionBudget.parse, lambda _: None),
         )
-        self._executor = Executor(client, caches, cast("Recorder", self.events))
+        self._executor = Executor(client, caches, cast("EventRecorder", self.events))
         self._executor.trials._now = lambda: 60.0 * self._passes  # it does not ask twice in half a minute
 
     async def look(self) -> bool:
         """One pass; whether there was anything to do."""
         await self._count()
-        job = Job.parse(await self._api.get(f"{tfjobs(self._namespace)}/j"))
+        job = TFJob.parse(await self._api.get(f"{tfjobs(self._namespace)}/j"))
         there, _ = await self._api.items(pods(self._namespace))
         names, _ = await self._api.items(services(self._namespace))
         self._passes += 1

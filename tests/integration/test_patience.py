@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from elastic_tfjob.controller.objects.status import parse_time
+from elastic_tfjob.controller.model.status import parse_time
 from harness.api import Api, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import Operator

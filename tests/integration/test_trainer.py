@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller
+from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, TrainerReporter
 from harness import audit, kwok, trainer
 from harness.api import NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -267,7 +267,7 @@ async def test_progress_stands_in_the_trainjobs_status(
 
     monkeypatch.setattr(socket, "getaddrinfo", here)
     named = {URL: environment[URL], CA_CERT: str(tmp_path / "ca.crt"), TOKEN: str(tmp_path / "token")}
-    await asyncio.to_thread(Teller(tmp_path, named).tell)
+    await asyncio.to_thread(TrainerReporter(tmp_path, named).tell)
     found = await world.until(path_of("told"), lambda found: "trainerStatus" in found["status"])
     assert found["status"]["trainerStatus"]["progressPercentage"] == 25
     assert {"name": "loss", "value": "0.5"} in found["status"]["trainerStatus"]["metrics"]

@@ -20,9 +20,9 @@ import pytest
 
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.job.inject import inject, requests_with
-from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import requests_of
+from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from harness.api import CORE, NODES, Api, Object, pods
 from harness.controlplane import ControlPlane

@@ -18,24 +18,24 @@ from elastic_tfjob.controller.job.decision import (
     Decision,
     DeletePod,
     Observed,
+    ReconcileSettings,
     ResizePod,
     SaveState,
     SendCommand,
-    Settings,
     TryPods,
 )
 from elastic_tfjob.controller.job.pods import render_pod
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.client import ApiClient, load_configuration
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.dependents import Budget, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.command import STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.target import Target
 from harness.api import Api, pods, tfjobs
 from unit.build import NOW
 from unit.pretend import ELASTIC, Cluster
@@ -65,7 +65,7 @@ def of_job(annotations: Mapping[str, str], status: Seen) -> Seen:
 class Side(Protocol):
     """A job with a chief, a PS and a worker, each bound to a node, before the executor or where it is pretended."""
 
-    async def job(self) -> Job: ...
+    async def job(self) -> TFJob: ...
     async def pods(self) -> dict[str, Pod]:
         """By role, such as worker-0."""
         ...
@@ -81,7 +81,7 @@ class Pretended:
         self.cluster = Cluster(types=TYPES)
         self.cluster.annotations[TARGET_ANNOTATION] = PLACED
 
-    async def job(self) -> Job:
+    async def job(self) -> TFJob:
         return self.cluster.job()
 
     async def pods(self) -> dict[str, Pod]:
@@ -135,18 +135,18 @@ class Real:
     def __init__(self, api: Api, client: ApiClient, namespace: str) -> None:
         self._api, self._namespace, self._path = api, namespace, f"{jobs_path(namespace)}/j"
         self._client = Mortal(client)
-        self._jobs = Informer(client, "", Job.parse, lambda _: None)
+        self._jobs = Informer(client, "", TFJob.parse, lambda _: None)
         self._pods = Informer(client, "", Pod.parse, lambda _: None)
         caches = Caches(
             self._jobs,
             self._pods,
             Informer(client, "", Service.parse, lambda _: None),
-            budgets=Informer(client, "", Budget.parse, lambda _: None),
+            budgets=Informer(client, "", DisruptionBudget.parse, lambda _: None),
         )
-        self._executor = Executor(cast("ApiClient", self._client), caches, cast("Recorder", Silent()))
+        self._executor = Executor(cast("ApiClient", self._client), caches, cast("EventRecorder", Silent()))
 
-    async def job(self) -> Job:
-        return Job.parse(await self._api.get(self._path))
+    async def job(self) -> TFJob:
+        return TFJob.parse(await self._api.get(self._path))
 
     async def pods(self) -> dict[str, Pod]:
         found = map(Pod.parse, (await self._api.items(pods(self._namespace)))[0])
@@ -207,7 +207,7 @@ async def made(api: Api, client: ApiClient, namespace: str) -> Real:
 
 async def begin(side: Side) -> None:
     """It is admitted, then its pods are made: what is decided is the operator's own."""
-    settings = Settings(image="operator:1", wait_for_target=True)
+    settings = ReconcileSettings(image="operator:1", wait_for_target=True)
     for _ in range(2):
         there = await side.pods()
         await side.carry_out(reconcile(Observed(await side.job(), NOW, tuple(there.values())), settings))
@@ -217,11 +217,11 @@ async def begin(side: Side) -> None:
 class Case:
     """Actions, and what they change; None: gone."""
 
-    actions: Callable[[Job, Mapping[str, Pod]], tuple[Action, ...]]
+    actions: Callable[[TFJob, Mapping[str, Pod]], tuple[Action, ...]]
     changes: Seen
 
 
-def another_worker(job: Job) -> Create:
+def another_worker(job: TFJob) -> Create:
     return Create("Pod", "j-worker-1", lambda: render_pod(job, job.spec(), "Worker", 1))
 
 

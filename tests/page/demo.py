@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from elastic_tfjob.controller.objects.cluster import NodeLoan
-from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, Report
+from elastic_tfjob.controller.model.cluster import NodeLoan
+from elastic_tfjob.controller.model.reports import Checkpoint, CpuUse, Report
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer
 from unit.query import build

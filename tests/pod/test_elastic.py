@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_tfjob.controller.objects.settings import RescaleLimits
+from elastic_tfjob.controller.model.settings import RescaleLimits
 from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.protocol import brief

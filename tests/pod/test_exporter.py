@@ -23,10 +23,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import elastic_tfjob.exporter
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.exporter import server
 from elastic_tfjob.exporter.files import status
-from elastic_tfjob.exporter.metrics import Progress as Metrics
+from elastic_tfjob.exporter.metrics import ProgressCollector as Metrics
 from elastic_tfjob.exporter.server import Server
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import elastic_tfjob.runtime
-from elastic_tfjob.controller.objects.pod import LastEnd, last_end
+from elastic_tfjob.controller.model.pod import LastEnd, last_end
 from elastic_tfjob.runtime import programs, protocol
 from elastic_tfjob.runtime.install import install
-from elastic_tfjob.runtime.launcher import STANDS_S, LastSave, Launcher
+from elastic_tfjob.runtime.launcher import STANDS_S, Launcher, SaveBeforeStop
 from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.stderr_pipe import StderrPipe
 from harness.controlplane import free_port
@@ -215,7 +215,7 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
 
 def test_a_program_that_saved_for_its_end_trains_on_where_nobody_ends_it(tmp_path: Path) -> None:
     """There is no operator, for a long time: it is let go, and asked again after as long."""
-    save, asked = LastSave(), tmp_path / protocol.SAVE
+    save, asked = SaveBeforeStop(), tmp_path / protocol.SAVE
 
     def look(now: float) -> str:
         save.ask(tmp_path, 7, now)
@@ -594,11 +594,11 @@ def test_a_program_without_the_hook_is_told_and_a_late_one_counts(make_pod: Make
     until("late, but it came", lambda: pod.status["hook"] is True)
 
 
-def looks(*seen: tuple[float, float, bool]) -> programs.Hook:
+def looks(*seen: tuple[float, float, bool]) -> programs.HookDetection:
     """A program that began at 0, by what it looked like at each time."""
-    watch = programs.Hook(0, 0.0)
+    watch = programs.HookDetection(0, 0.0)
     for at, cpu_s, tensorflow in seen:
-        watch._looks.append(programs.Look(at, cpu_s, tensorflow))
+        watch._looks.append(programs.ProgramSample(at, cpu_s, tensorflow))
         if tensorflow and watch._first is None:
             watch._first = watch._looks[-1]
     return watch

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.runtime import sharing
+from elastic_tfjob.runtime import shared_folder_probe
 
 from .jobs import Job, Replica
 
@@ -112,7 +112,7 @@ def test_a_folder_that_servers_may_only_read_is_the_chiefs(tmp_path: Path, fails
         io=SimpleNamespace(gfile=tf.io.gfile, **{**calls, **({fails: refuse} if fails else {})}),
         train=tf.train,
     )
-    options = sharing.options(here, str(tmp_path / "new"), None)
+    options = shared_folder_probe.options(here, str(tmp_path / "new"), None)
     writers = [each.experimental_io_device for each in options]
     assert writers == ([None, "/job:chief/task:0"] if fails is None else ["/job:chief/task:0"])
     assert list((tmp_path / "new").iterdir()) == []

@@ -3,12 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from elastic_tfjob.controller.job.decision import Decision, Observed, Settings
+from elastic_tfjob.controller.job.decision import Decision, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.dependents import PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import PodGroup, Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.status import format_time
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UID = "job-uid"
@@ -33,13 +33,13 @@ def job(
     status: dict[str, Any] | None = None,
     annotations: dict[str, str] | None = None,
     **spec: Any,
-) -> Job:
+) -> TFJob:
     """A TFJob; `types` maps a replica type to a count or to an entry of tfReplicaSpecs."""
     declared = {
         name: value if isinstance(value, dict) else replicas(value)
         for name, value in (types if types is not None else {"Worker": 1}).items()
     }
-    return Job.parse(
+    return TFJob.parse(
         {
             "metadata": {
                 "namespace": "ns",
@@ -124,10 +124,12 @@ def pod_group(**spec: Any) -> PodGroup:
     )
 
 
-def decide(observed_job: Job, *, settings: Settings | None = None, later_s: float = 0.0, **seen: Any) -> Decision:
+def decide(
+    observed_job: TFJob, *, settings: ReconcileSettings | None = None, later_s: float = 0.0, **seen: Any
+) -> Decision:
     """Reconcile one observation at NOW, or so much later."""
     moment = NOW + timedelta(seconds=later_s)
-    return reconcile(Observed(job=observed_job, now=moment, **seen), settings or Settings())
+    return reconcile(Observed(job=observed_job, now=moment, **seen), settings or ReconcileSettings())
 
 
 def condition(type_: str, status: str = "True", reason: str | None = None) -> dict[str, str]:

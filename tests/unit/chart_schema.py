@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 
 __all__ = ["schema"]

@@ -18,25 +18,25 @@ from elastic_tfjob.controller.job.decision import (
     DeletePod,
     DeletePodGroup,
     Observed,
+    ReconcileSettings,
     RefusedPod,
     ResizePod,
     SaveState,
     SendCommand,
-    Settings,
     TryPods,
     UpdatePodGroup,
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.affinity import pinned_to
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.dependents import Budget
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import LastEnd, Pod, Trouble
-from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
-from elastic_tfjob.controller.objects.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.affinity import pinned_to
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget
+from elastic_tfjob.controller.model.pod import LastEnd, Pod, Trouble
+from elastic_tfjob.controller.model.quantities import CpuAsked, cpu_of
+from elastic_tfjob.controller.model.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from unit.build import NOW, UID, job, pod_group
@@ -49,9 +49,9 @@ __all__ = [
     "Cluster",
     "Launcher",
     "Pod",
+    "ReconcileSettings",
     "Report",
-    "Settings",
-    "State",
+    "StoredState",
     "Target",
     "started",
 ]
@@ -184,7 +184,7 @@ class Cluster:
 
     annotations: dict[str, str] = field(default_factory=lambda: dict(ELASTIC))
     types: dict[str, int] = field(default_factory=lambda: {"Chief": 1, "PS": 1, "Worker": 2})
-    settings: Settings = field(default_factory=lambda: Settings(image="operator:1"))
+    settings: ReconcileSettings = field(default_factory=lambda: ReconcileSettings(image="operator:1"))
     command: list[str] | None = field(default_factory=lambda: list(COMMAND))
     spec: dict[str, Any] = field(default_factory=dict)
     restart: str = "OnFailure"
@@ -226,7 +226,7 @@ class Cluster:
         """Whether they know nothing of a checkpoint before the end."""
         self.refused: dict[tuple[str, Change], datetime] = {}
         """Changes of CPU that the API server refuses, as Observed has them."""
-        self.budget: Budget | None = None
+        self.budget: DisruptionBudget | None = None
         self.gang: list[dict[str, Any]] = []
         """The spec of the PodGroup, each time that it was written; none of one that was deleted."""
         self.gang_phase = "Running"
@@ -252,7 +252,7 @@ class Cluster:
 
     # The operator
 
-    def job(self) -> Job:
+    def job(self) -> TFJob:
         container: dict[str, Any] = {"name": "tensorflow", "image": "train", "command": self.command}
         container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": self.cpu_limit}}
         types = {
@@ -360,7 +360,7 @@ class Cluster:
                 self._create(write.body)
             case Create(kind="PodDisruptionBudget"):
                 made = write.body["metadata"] | {"uid": "budget-uid", "resourceVersion": "1"}
-                self.budget = Budget.parse({"metadata": made})
+                self.budget = DisruptionBudget.parse({"metadata": made})
             case DeleteBudget(name, uid):
                 assert self.budget is not None
                 assert (self.budget.name, self.budget.uid) == (name, uid)
@@ -485,8 +485,8 @@ class Cluster:
         self.annotations[TARGET_ANNOTATION] = target.to_json()
 
     @property
-    def state(self) -> State:
-        found = State.of(self.annotations, UID, self.types)
+    def state(self) -> StoredState:
+        found = StoredState.of(self.annotations, UID, self.types)
         assert found is not None
         return found
 

@@ -11,10 +11,10 @@ from datetime import timedelta
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.decision import Settings
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.job.decision import ReconcileSettings
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -191,10 +191,10 @@ def live(story: Story = CALM) -> dict[float, Snapshot]:
     bounds = {f"{PREFIX}max-workers": "4", f"{PREFIX}min-workers": "1", f"{PREFIX}max-ps": "2"}
     cluster = Training(
         annotations={**bounds, f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000000"},
-        settings=Settings(image="operator:1", wait_for_target=True),
+        settings=ReconcileSettings(image="operator:1", wait_for_target=True),
     )
     found: dict[float, Snapshot] = {}
-    known: ScheduledJob | None = None
+    known: JobView | None = None
     for second in range(int(story.moments[-1]) + 1):
         for _, name, there in [change for change in story.nodes if change[0] == second]:
             nodes = {n: known for n, known in nodes.items() if n != name}

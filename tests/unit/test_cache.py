@@ -10,8 +10,8 @@ from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.kube.errors import Expired, TooLarge, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.pod import Pod
 
 
 def raw(name: str, version: int, *, uid: str = "", phase: str = "Pending") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "profiles:\nrescale:\n", "profile: fixed"])

@@ -11,10 +11,10 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import startup
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
 from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.startup import own_object
 from elastic_tfjob.controller.kube.supervise import serve_probes
-from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject
+from elastic_tfjob.controller.model.cluster import ConfigMap, OwnObject
 from harness.controlplane import free_port
 
 OWN = OwnObject("apps/v1", "Deployment", namespace="kubeflow", name="operator", uid="d", version=3)
@@ -174,7 +174,7 @@ async def test_an_event_names_the_deployment() -> None:
         async def post(self, path: str, body: dict[str, Any]) -> None:
             written.append({"path": path, **body})
 
-    recorder = Recorder(Events(), busy=lambda: False)  # type: ignore[arg-type]
+    recorder = EventRecorder(Events(), busy=lambda: False)  # type: ignore[arg-type]
     recorder.record(OWN, Event("Normal", "ConfigurationTaken", "words"))
     task = asyncio.create_task(recorder.run())
     await recorder.drain(5)

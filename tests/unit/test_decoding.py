@@ -9,7 +9,7 @@ from aiohttp import web
 
 from elastic_tfjob.controller.kube.client import MAX_DEPTH, decode
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 
 from .test_client import client_of
 
@@ -81,7 +81,7 @@ async def test_one_object_keeps_no_others_from_an_informer(when: str, fields: by
         return response
 
     async with client_of(answer) as api:
-        informer = Informer(api, PATH, Job.parse, lambda _: None)
+        informer = Informer(api, PATH, TFJob.parse, lambda _: None)
         task = asyncio.create_task(informer.run())
         await until(lambda: {("first", "first"), ("later", "later"), ("evil", "evil")} <= set(informer.keys))
         task.cancel()

@@ -11,18 +11,23 @@ from unittest.mock import MagicMock
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.decision import SaveState, Settings
-from elastic_tfjob.controller.objects.annotations import ETA_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.status import format_time, moment_of
-from elastic_tfjob.controller.objects.verdict import SLACK_ANNOTATION, VERDICT_ANNOTATION, DeadlineStatus, span
+from elastic_tfjob.controller.job.decision import ReconcileSettings, SaveState
+from elastic_tfjob.controller.model.annotations import (
+    ETA_ANNOTATION,
+    SLACK_ANNOTATION,
+    TARGET_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
+from elastic_tfjob.controller.model.deadline_status import NoticesSent, span
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.planning.deadlines import Doubt, judge
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
-from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
@@ -58,9 +63,9 @@ class Trains(Cluster):
 def live(deadline: str) -> Iterator[tuple[Cluster, Plan]]:
     """A job, second by second, with the plan by which it was reconciled."""
     said = {**ELASTIC, f"{PREFIX}model": "digits", f"{PREFIX}deadline": deadline}
-    cluster = Trains(annotations=said, settings=Settings(image="operator:1", wait_for_target=True))
+    cluster = Trains(annotations=said, settings=ReconcileSettings(image="operator:1", wait_for_target=True))
     profile = build("fifo", parse_profile("fifo", {}))
-    known: ScheduledJob | None = None
+    known: JobView | None = None
     while True:
         job = replace(cluster.job(), created=format_time(NOW))
         pods = [replace(p, requests=Resources(p.cpu[0], pods=1)) if p.node else p for p in cluster.pods.values()]
@@ -96,7 +101,7 @@ def test_all_that_people_see_agrees(deadline: str, verdicts: set[str]) -> None:
         told = {name: text for name, text in judged.annotations.items() if text is not None}
         job = replace(job, annotations={**job.annotations, **told})
         seen = see(job)
-        row, status = job_row(seen), DeadlineStatus.of(job.annotations, UID)
+        row, status = job_row(seen), NoticesSent.of(job.annotations, UID).judged
         forecast = forecast_row(seen, row)
         assert status is not None
         assert job.annotations[ETA_ANNOTATION] == row.eta == forecast.expected == status.eta
@@ -141,7 +146,7 @@ def test_an_end_that_changes_every_second_is_written_as_seldom_as_others() -> No
 
 
 async def test_what_the_last_plan_expects_is_told_for_a_while_and_of_jobs_that_hold_something() -> None:
-    notices = Notices(MagicMock(), MagicMock(), MagicMock())
+    notices = JobEvents(MagicMock(), MagicMock(), MagicMock())
     assert notices.forecast(("ns", "j")) is None
     runs = core.job("ns/j", core.workers(1), on={"Worker": ("n0",)}, steps=100.0, steps_per_s=2.0)
     jobs = [runs, core.job("ns/w", core.workers(1), duration=5.0)]

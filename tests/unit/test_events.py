@@ -13,8 +13,8 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import events, supervise
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Unavailable
-from elastic_tfjob.controller.kube.events import Recorder
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.kube.events import EventRecorder
+from elastic_tfjob.controller.model.job import TFJob
 
 
 class Server:
@@ -49,14 +49,14 @@ class Server:
         return Counter(body["metadata"]["namespace"] for body in self.posted)
 
 
-def job(namespace: str, name: str = "j") -> Job:
-    return Job(namespace, name, f"{namespace}-{name}", 1, False, {}, b"{}", b"{}")
+def job(namespace: str, name: str = "j") -> TFJob:
+    return TFJob(namespace, name, f"{namespace}-{name}", 1, False, {}, b"{}", b"{}")
 
 
 @pytest.fixture
 async def recorder() -> Any:
     server = Server()
-    made = Recorder(cast("ApiClient", server), lambda: False)
+    made = EventRecorder(cast("ApiClient", server), lambda: False)
     task = asyncio.create_task(made.run())
     yield server, made
     task.cancel()
@@ -68,7 +68,7 @@ def event(message: Any, reason: Any = "Reason", kind: Any = "Normal") -> Event:
 
 
 @pytest.mark.parametrize("odd", [5, None, {"a": 1}, ["x"] * 9999, b"bytes", "\ud800 alone", "x" * 10**6])
-async def test_any_words_are_written_and_bounded(recorder: tuple[Server, Recorder], odd: Any) -> None:
+async def test_any_words_are_written_and_bounded(recorder: tuple[Server, EventRecorder], odd: Any) -> None:
     server, made = recorder
     made.record(job("ns"), event(odd, odd, odd))
     made.record(job("ns"), event("after"))
@@ -81,7 +81,7 @@ async def test_any_words_are_written_and_bounded(recorder: tuple[Server, Recorde
     first["message"].encode()
 
 
-async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple[Server, Recorder]) -> None:
+async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple[Server, EventRecorder]) -> None:
     server, made = recorder
     for number in range(20):
         made.record(job("odd"), event(str(number)))
@@ -91,7 +91,7 @@ async def test_an_event_that_cannot_be_written_costs_only_itself(recorder: tuple
     assert server.said == {"ns": 1}
 
 
-async def test_an_event_whose_writing_is_cancelled_costs_only_itself(recorder: tuple[Server, Recorder]) -> None:
+async def test_an_event_whose_writing_is_cancelled_costs_only_itself(recorder: tuple[Server, EventRecorder]) -> None:
     """By a connection that is given up, say. There are more of them than writers."""
     server, made = recorder
     for number in range(2 * events._WRITERS):
@@ -106,7 +106,7 @@ async def test_no_writer_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends all the same ends all, which are then begun anew: else the others would write on without it."""
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
     server = Server()
-    made = Recorder(cast("ApiClient", server), lambda: False)
+    made = EventRecorder(cast("ApiClient", server), lambda: False)
     take, taken = made._queue.take, 0
 
     async def cancelled_once() -> Any:
@@ -125,7 +125,7 @@ async def test_no_writer_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_repetitions_are_counted(recorder: tuple[Server, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repetitions_are_counted(recorder: tuple[Server, EventRecorder], monkeypatch: pytest.MonkeyPatch) -> None:
     server, made = recorder
     for _ in range(3):
         made.record(job("ns"), event("same"))
@@ -141,7 +141,7 @@ async def test_repetitions_are_counted(recorder: tuple[Server, Recorder], monkey
     assert path.endswith(server.posted[0]["metadata"]["name"])
 
 
-async def test_ten_thousand_events_of_one_namespace_delay_no_other(recorder: tuple[Server, Recorder]) -> None:
+async def test_ten_thousand_events_of_one_namespace_delay_no_other(recorder: tuple[Server, EventRecorder]) -> None:
     server, made = recorder
     for number in range(10_000):
         made.record(job("many", str(number % 7)), event(f"unknown annotation {number}"))
@@ -160,7 +160,9 @@ async def test_ten_thousand_events_of_one_namespace_delay_no_other(recorder: tup
     assert before <= events._PER_S + events._PER_S * took_s + 1  # a second's burst, and the rate
 
 
-async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(recorder: tuple[Server, Recorder]) -> None:
+async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(
+    recorder: tuple[Server, EventRecorder],
+) -> None:
     server, made = recorder
     for number in range(100):
         made.record(job("slow"), event(str(number)))
@@ -174,7 +176,7 @@ async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(recorde
 
 async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
     """Messages are cut before they are kept, jobs are not kept at all, and a namespace has half of the room at most."""
-    made = Recorder(cast("ApiClient", Server()), lambda: False)
+    made = EventRecorder(cast("ApiClient", Server()), lambda: False)
     tracemalloc.start()
     try:
         for number in range(1500):
@@ -189,7 +191,7 @@ async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
 async def test_one_namespace_does_not_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_QUEUE_BYTES", 100 * 1024)
     server = Server()
-    made = Recorder(cast("ApiClient", server), lambda: False)
+    made = EventRecorder(cast("ApiClient", server), lambda: False)
     for number in range(1000):
         made.record(job("many"), event(str(number)))
     made.record(job("few"), event("heard"))
@@ -206,7 +208,7 @@ async def test_one_namespace_does_not_fill_the_queue(monkeypatch: pytest.MonkeyP
 async def test_whoever_says_much_forgets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_REMEMBERED", 100)
     server = Server()
-    made = Recorder(cast("ApiClient", server), lambda: False)
+    made = EventRecorder(cast("ApiClient", server), lambda: False)
     made.record(job("few"), event("same"))
     for number in range(500):
         made.record(job("many"), event(str(number)))

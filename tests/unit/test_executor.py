@@ -22,7 +22,7 @@ from elastic_tfjob.controller.job.decision import (
 from elastic_tfjob.controller.job.pods import render_pod
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches
 from unit.build import job
@@ -79,7 +79,7 @@ def carry_out(*actions: Any, refuses: Mapping[str, Exception] | None = None) -> 
     api, events, cache = Api(refuses or {}), Events(), cast("Any", Cache())
 
     async def run() -> tuple[Executor, Exception | None]:
-        executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache, cache), cast("Recorder", events))
+        executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache, cache), cast("EventRecorder", events))
         try:
             await executor.carry_out(job(), Decision(actions=tuple(actions)))
         except Exception as error:
@@ -105,7 +105,7 @@ def test_a_name_that_another_replica_has_is_not_taken_for_the_answer_to_a_creati
 
     exists = Conflict("POST", 409, "AlreadyExists", 'pods "j-worker-1" already exists')
     api, events, cache = There({"POST": exists}), Events(), cast("Any", Cache())
-    executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("Recorder", events))
+    executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("EventRecorder", events))
     decision = Decision(actions=(Create("Pod", "j-worker-1", lambda: body),))
     if label is None:
         asyncio.run(executor.carry_out(job(), decision))
@@ -195,7 +195,7 @@ def test_a_change_is_refused_where_the_object_is_another_one_by_now(action: Any,
     executor = Executor(
         cast("ApiClient", Noting({})),
         Caches(cache, cache, cache, cache),
-        cast("Recorder", Events()),
+        cast("EventRecorder", Events()),
         gang_scheduler="volcano",
     )
     asyncio.run(executor.carry_out(job(), Decision(actions=(action,))))
@@ -224,7 +224,9 @@ def test_bodies_are_rendered_one_at_a_time() -> None:
                 alive -= 1
                 return answer
 
-        executor = Executor(cast("ApiClient", Counting({})), Caches(cache, cache, cache), cast("Recorder", Events()))
+        executor = Executor(
+            cast("ApiClient", Counting({})), Caches(cache, cache, cache), cast("EventRecorder", Events())
+        )
         creations = tuple(Create("Pod", f"j-worker-{i}", render) for i in range(100))
         work = asyncio.create_task(executor.carry_out(job(), Decision(actions=creations)))
         while not work.done():
@@ -267,7 +269,7 @@ def test_other_work_is_done_between_many_events() -> None:
 
     async def run() -> None:
         events, cache = Events(), cast("Any", Cache())
-        executor = Executor(cast("ApiClient", Api({})), Caches(cache, cache, cache), cast("Recorder", events))
+        executor = Executor(cast("ApiClient", Api({})), Caches(cache, cache, cache), cast("EventRecorder", events))
         many = tuple(Event("Warning", "r", f"{i}") for i in range(100))
         carried = asyncio.create_task(executor.carry_out(job(), Decision(events=many)))
         while not carried.done():

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.controller.kube.metrics import NAMESPACE_LIMIT, TOTAL_LIMIT, named_failures
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Failure, Pod, failure_of
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import ContainerFailure, Pod, failure_of
 from harness.controlplane import free_port
 from unit.build import NOW, condition, job, pod
 
@@ -22,16 +22,16 @@ def ended(name: str, code: int, reason: str = "Error") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        ({"containerStatuses": [ended("tensorflow", 137, "OOMKilled")]}, Failure("OOMKilled", "137")),
-        ({"containerStatuses": [ended("log", 1), ended("tensorflow", 2)]}, Failure("Error", "2")),
-        ({"containerStatuses": [ended("tensorflow", 0, "Completed"), ended("log", 3)]}, Failure("Error", "3")),
-        ({"initContainerStatuses": [ended("fetch", 4)], "containerStatuses": []}, Failure("Error", "4")),
-        ({"reason": "Evicted"}, Failure("Evicted", "")),
-        ({"reason": "Evicted", "containerStatuses": [ended("tensorflow", 143)]}, Failure("Evicted", "143")),
-        ({"containerStatuses": [ended("tensorflow", 1, "a word of a tenant's")]}, Failure("Other", "1")),
-        ({"containerStatuses": [ended("tensorflow", 2**31 - 1)]}, Failure("Error", "")),
-        ({"containerStatuses": [ended("tensorflow", -1)]}, Failure("Error", "")),
-        ({}, Failure("Other", "")),
+        ({"containerStatuses": [ended("tensorflow", 137, "OOMKilled")]}, ContainerFailure("OOMKilled", "137")),
+        ({"containerStatuses": [ended("log", 1), ended("tensorflow", 2)]}, ContainerFailure("Error", "2")),
+        ({"containerStatuses": [ended("tensorflow", 0, "Completed"), ended("log", 3)]}, ContainerFailure("Error", "3")),
+        ({"initContainerStatuses": [ended("fetch", 4)], "containerStatuses": []}, ContainerFailure("Error", "4")),
+        ({"reason": "Evicted"}, ContainerFailure("Evicted", "")),
+        ({"reason": "Evicted", "containerStatuses": [ended("tensorflow", 143)]}, ContainerFailure("Evicted", "143")),
+        ({"containerStatuses": [ended("tensorflow", 1, "a word of a tenant's")]}, ContainerFailure("Other", "1")),
+        ({"containerStatuses": [ended("tensorflow", 2**31 - 1)]}, ContainerFailure("Error", "")),
+        ({"containerStatuses": [ended("tensorflow", -1)]}, ContainerFailure("Error", "")),
+        ({}, ContainerFailure("Other", "")),
         ({"phase": "Running", "containerStatuses": [ended("tensorflow", 1)]}, None),
         ({"phase": "Succeeded", "containerStatuses": [ended("tensorflow", 0)]}, None),
     ],
@@ -50,7 +50,7 @@ def ended(name: str, code: int, reason: str = "Error") -> dict[str, Any]:
         "succeeded",
     ],
 )
-def test_why_a_pod_failed(status: dict[str, Any], expected: Failure | None) -> None:
+def test_why_a_pod_failed(status: dict[str, Any], expected: ContainerFailure | None) -> None:
     assert failure_of({"phase": "Failed", **status}) == expected
 
 
@@ -58,7 +58,7 @@ def failed(index: int = 0, **state: Any) -> Pod:
     return pod("Worker", index, "Failed", status={"containerStatuses": [ended("tensorflow", 1)]}, **state)
 
 
-def of(found: Job, *pods: Pod) -> list[tuple[Job, Pod]]:
+def of(found: TFJob, *pods: Pod) -> list[tuple[TFJob, Pod]]:
     return [(found, each) for each in pods]
 
 
@@ -90,10 +90,10 @@ def test_a_pod_that_the_operator_had_end_is_no_failure() -> None:
     assert named_failures(of(job(), ours, pod("Worker", 1)), NOW) == ([], 0)
 
 
-def tenant(namespace: str, count: int) -> list[tuple[Job, Pod]]:
+def tenant(namespace: str, count: int) -> list[tuple[TFJob, Pod]]:
     """A job of a namespace with so many failed pods."""
     metadata: dict[str, Any] = {"namespace": namespace, "name": "j", "uid": f"{namespace}-uid", "resourceVersion": "1"}
-    found = Job.parse({"metadata": metadata, "spec": {}})
+    found = TFJob.parse({"metadata": metadata, "spec": {}})
     status = {"phase": "Failed", "containerStatuses": [ended("tensorflow", 1)]}
     pods = (
         Pod.parse({"metadata": {**metadata, "name": f"p-{n:05}", "uid": f"{n}"}, "status": status})

@@ -11,13 +11,14 @@ from typing import Any, Final
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.cluster import Node as LiveNode
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import CpuUse, Report
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
+from elastic_tfjob.controller.model.cluster import KubeNode as LiveNode
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import CpuUse, Report
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
-from elastic_tfjob.controller.planning.lending import Cluster as Pools
 from elastic_tfjob.controller.planning.lending import Lending, lending
+from elastic_tfjob.controller.planning.lending import LendingInput as Pools
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling import snapshot as core
@@ -96,7 +97,7 @@ def stories() -> Iterator[core.Snapshot]:
     )
     loss = NOT_REPORTED.read(0.0, 5.0, 1.0).read(100.0, 4.0, 20.0)
     past = "2026-01-02T03:03:00Z"
-    record = Record(past, 2, 50.0, 5000.0, 1, past, 1, past, loss)
+    record = UsageRecord(past, 2, 50.0, 5000.0, 1, past, 1, past, loss)
     rich.annotations[RECORD_ANNOTATION] = record.to_json()
     told = Report(
         at=1.0,

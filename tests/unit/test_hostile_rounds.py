@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -34,7 +34,7 @@ from .scheduling.build import servers, snapshot, workers
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODES = {
-    name: Node.parse(
+    name: KubeNode.parse(
         {
             "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
             "spec": {},
@@ -71,7 +71,7 @@ HEAD_OF_LINE = ("fifo", "sjf")
 FIT_NOWHERE = ("no-room-and-nobody-will-do", "more-memory-than-64-bits", "more-storage-than-64-bits")
 
 
-def job(name: str, annotations: dict[str, str], types: dict[str, int], requests: dict[str, str]) -> Job:
+def job(name: str, annotations: dict[str, str], types: dict[str, int], requests: dict[str, str]) -> TFJob:
     container = {"name": "tensorflow", "image": "i", "command": ["a"], "resources": {"requests": requests}}
     template = {"spec": {"containers": [container]}}
     metadata: dict[str, Any] = {
@@ -83,7 +83,7 @@ def job(name: str, annotations: dict[str, str], types: dict[str, int], requests:
         "creationTimestamp": "2026-01-02T03:04:00Z",
     }
     replicas = {type_: {"replicas": count, "template": template} for type_, count in types.items()}
-    return Job.parse({"metadata": metadata, "spec": {"tfReplicaSpecs": replicas}, "status": {}})
+    return TFJob.parse({"metadata": metadata, "spec": {"tfReplicaSpecs": replicas}, "status": {}})
 
 
 @pytest.mark.timeout(120)
@@ -201,7 +201,7 @@ def test_a_type_that_would_get_no_cpu_tells_no_speed() -> None:
 # Pods of others that no node holds
 
 
-def running(name: str, node: str) -> ScheduledJob:
+def running(name: str, node: str) -> JobView:
     """A job of one PS and four workers of a CPU each, all on that node."""
     size = {"PS": 1, "Worker": 4}
     nodes = {type_: [node] * count for type_, count in size.items()}

@@ -9,18 +9,18 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, SaveState, SendCommand, Settings
+from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, ReconcileSettings, SaveState, SendCommand
 from elastic_tfjob.controller.job.namespace_rules import fitted, room_if_left
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, Injection
-from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
-from elastic_tfjob.controller.objects.quantities import quantity
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.state import State
-from unit.build import UID, decide, job, pod, replicas, services
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, Injection
+from elastic_tfjob.controller.model.pod import EXPORTER, Pod
+from elastic_tfjob.controller.model.quantities import quantity
+from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.model.state import StoredState
+from unit.build import decide, job, pod, replicas, services
 
-ELASTIC = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c", UID_ANNOTATION: UID}
-SETTINGS = Settings(image="operator:1")
+ELASTIC = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c"}
+SETTINGS = ReconcileSettings(image="operator:1")
 REFUSED = Injection(refused="denied by their webhook")
 TRAINS = {"name": "tensorflow", "image": "t", "command": ["python"], "resources": {"requests": {"cpu": "1"}}}
 TYPES = {"Worker": replicas(2, "OnFailure", containers=[TRAINS])}
@@ -30,11 +30,13 @@ HAS_OURS: dict[str, Any] = {"initContainers": [{"name": EXPORTER}], "nodeName": 
 def stable(**fields: Any) -> dict[str, str]:
     return {
         **ELASTIC,
-        STATE_ANNOTATION: State("Stable", replicas={"Worker": 2}, since="2026-01-02T03:00:00Z", **fields).to_json(),
+        STATE_ANNOTATION: StoredState(
+            "Stable", replicas={"Worker": 2}, since="2026-01-02T03:00:00Z", **fields
+        ).to_json(),
     }
 
 
-def look(annotations: dict[str, str], *there: Pod, **seen: Any) -> tuple[Decision, State]:
+def look(annotations: dict[str, str], *there: Pod, **seen: Any) -> tuple[Decision, StoredState]:
     """A decision, and the state once it is carried out."""
     decision = decide(
         job(TYPES, annotations=annotations), settings=SETTINGS, pods=there, services=services({"Worker": 2}), **seen
@@ -43,7 +45,7 @@ def look(annotations: dict[str, str], *there: Pod, **seen: Any) -> tuple[Decisio
     for action in decision.actions:
         if isinstance(action, SaveState):
             stored |= {name: text for name, text in action.annotations.items() if text is not None}
-    state = State.parse(stored[STATE_ANNOTATION])
+    state = StoredState.parse(stored[STATE_ANNOTATION])
     assert state is not None
     return decision, state
 
@@ -114,7 +116,7 @@ def test_a_job_without_pods_tries_again(at: str, *, again: bool) -> None:
 def test_a_suspended_job_tries_again() -> None:
     found = job(TYPES, annotations=stable(injection=REFUSED), runPolicy={"suspend": True})
     [saved] = [action for action in decide(found, settings=SETTINGS).actions if isinstance(action, SaveState)]
-    state = State.parse(saved.annotations[STATE_ANNOTATION])
+    state = StoredState.parse(saved.annotations[STATE_ANNOTATION])
     assert state is not None
     assert state.injection is None
 
@@ -133,7 +135,7 @@ def test_a_suspended_job_tries_again() -> None:
 def test_nonsense_in_the_state_is_passed_over(injection: object) -> None:
     """Anybody may have written it."""
     text = orjson.dumps({**orjson.loads(stable()[STATE_ANNOTATION]), "injection": injection}).decode()
-    state = State.parse(text)
+    state = StoredState.parse(text)
     assert state is not None
     assert state.injection is None
     assert state.problems

@@ -26,11 +26,11 @@ from elastic_tfjob.controller.jobset import JobSets
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.jobset import MANAGER, JobSet
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.status import JobStatus
-from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, Teller, trainer_status
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.jobset import MANAGER, JobSet
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.status import JobStatus
+from elastic_tfjob.exporter.trainer import CA_CERT, TOKEN, URL, TrainerReporter, trainer_status
 
 from .build import NOW, decide, job, template
 
@@ -211,7 +211,7 @@ class Server:
         """What the watch has not brought yet."""
         api: Any = self
         recorder: Any = self
-        self.jobs: Informer[Job] = Informer(api, "/tfjobs", Job.parse, lambda _: None)
+        self.jobs: Informer[TFJob] = Informer(api, "/tfjobs", TFJob.parse, lambda _: None)
         self.jobsets = JobSets(api, self.jobs, recorder, may_write=lambda: True)
         self.seen()
 
@@ -585,13 +585,13 @@ def test_a_server_that_is_not_there_is_told_once(tmp_path: Path, capsys: pytest.
     (tmp_path / "progress.json").write_text('{"step": 3, "total_steps": 9}')
     (tmp_path / "token").write_text("t")
     given = {URL: "https://127.0.0.1:1/x", CA_CERT: str(tmp_path / "none"), TOKEN: str(tmp_path / "token")}
-    teller = Teller(tmp_path, given)
+    teller = TrainerReporter(tmp_path, given)
     assert teller.asked
     for _ in range(3):
         teller.tell()
     assert capsys.readouterr().err.count("progress not told to https://127.0.0.1:1/x: FileNotFoundError") == 1
-    assert not Teller(tmp_path, {**given, URL: "http://plain"}).asked
-    assert not Teller(tmp_path, {}).asked
+    assert not TrainerReporter(tmp_path, {**given, URL: "http://plain"}).asked
+    assert not TrainerReporter(tmp_path, {}).asked
 
 
 def test_a_jobset_that_is_too_large_is_not_even_kept() -> None:

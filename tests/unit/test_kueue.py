@@ -8,10 +8,10 @@ import pytest
 from elastic_tfjob.controller.job.inject import inject, resources_of
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.startup import find_rivals
-from elastic_tfjob.controller.objects.quantities import requests_of
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.quantities import requests_of
+from elastic_tfjob.controller.model.target import Target
 from unit.build import decide, job, pod
-from unit.pretend import Cluster, Settings
+from unit.pretend import Cluster, ReconcileSettings
 
 QUEUE = "team-a"
 
@@ -19,7 +19,7 @@ QUEUE = "team-a"
 def placed(**types: int) -> Cluster:
     """A queued job that was admitted with 1 PS and 2 workers, and trains with `types` on node a."""
     cluster = Cluster(
-        settings=Settings(image="operator:1", wait_for_target=True), types={"PS": 1, "Worker": 2}, queue=QUEUE
+        settings=ReconcileSettings(image="operator:1", wait_for_target=True), types={"PS": 1, "Worker": 2}, queue=QUEUE
     )
     aim(cluster, 0, **{name: ("a",) * count for name, count in types.items()})
     cluster.run(6)

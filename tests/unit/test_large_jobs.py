@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job import pods as pods_module
-from elastic_tfjob.controller.job.commands import Order
+from elastic_tfjob.controller.job.commands import SharedCommand
 from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, TOLD_S, ReconcileContext
-from elastic_tfjob.controller.job.decision import Create, Decision, SendCommand, Settings
+from elastic_tfjob.controller.job.decision import Create, Decision, ReconcileSettings, SendCommand
 from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND, Command, abridged
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
 from unit.build import NOW, decide, job, pod, pod_group, replicas, services
 from unit.pretend import COMMAND, ELASTIC
 
 WORKERS = 1000
 COUNTS = {"PS": 1, "Worker": WORKERS}
-IMAGE = Settings(image="operator:1")
+IMAGE = ReconcileSettings(image="operator:1")
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def rescaled() -> tuple[Job, tuple[Pod, ...]]:
+def rescaled() -> tuple[TFJob, tuple[Pod, ...]]:
     """A job in its third generation, whose pods have yet to hear of it."""
     container = {"name": "tensorflow", "image": "t", "command": COMMAND, "resources": {"requests": {"cpu": "100m"}}}
-    state = State("Stable", 3, replicas=COUNTS)
+    state = StoredState("Stable", 3, replicas=COUNTS)
     annotations = {
         **ELASTIC,
         STATE_ANNOTATION: state.to_json(),
@@ -168,7 +168,7 @@ def test_a_large_job_that_is_deaf_is_told_again(space: str) -> None:
         )
     pods = tuple(replace(each, command=abridged(heard[each.name] + space)) for each in pods)
     report = Report(at=1.0, generation=2, launcher=True)
-    state = State.parse(found.annotations[STATE_ANNOTATION])
+    state = StoredState.parse(found.annotations[STATE_ANNOTATION])
     assert state is not None
     later = replace(state, since=format_time(NOW - timedelta(seconds=2.6 if space else 5.1)))
     found.annotations[STATE_ANNOTATION] = later.to_json()
@@ -188,7 +188,7 @@ def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for each replica's pod goes through all pods once, also where all are prepared for another size."""
     found, pods = rescaled()
     coming = Target(4, {"PS": 1, "Worker": WORKERS - 1}, declared=COUNTS)
-    state = State(
+    state = StoredState(
         "Preparing",
         3,
         replicas=COUNTS,
@@ -214,7 +214,7 @@ def test_a_command_in_parts_is_the_command(types: dict[str, int], sparse: bool) 
     found = job(types, enableDynamicWorker=sparse)
     spec = found.spec()
     configs = TFConfigs(found, spec, slot=1)
-    order = Order(Command(2, "prepare", "", "spare", 7.0), configs)
+    order = SharedCommand(Command(2, "prepare", "", "spare", 7.0), configs)
     for name, count in types.items():
         for index in range(count):
             whole = Command(2, "prepare", tf_config(found, spec, name, index, slot=1), "spare", 7.0)
@@ -250,7 +250,7 @@ def test_a_state_that_is_too_large_goes_without_nodes() -> None:
     nodes = {"Worker": tuple(f"{i:0>44}" for i in range(1999))}
     target = Target(0, counts, nodes, declared=counts).to_json()
     filler = {"example.com/notes": "x" * (256 * 1024 - 2 * len(target))}
-    waits = Settings(image="operator:1", wait_for_target=True)
+    waits = ReconcileSettings(image="operator:1", wait_for_target=True)
     found = job(counts, annotations={**ELASTIC, TARGET_ANNOTATION: target, **filler})
     first = decide(found, settings=waits)
     saved = next(action.annotations for action in first.actions if hasattr(action, "annotations"))
@@ -267,7 +267,7 @@ def test_a_state_that_is_too_large_goes_without_nodes() -> None:
 def test_no_room_for_a_state_at_all() -> None:
     """The user's annotations fill what there is: the job runs as one that follows no target."""
     filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
-    waits = Settings(image="operator:1", wait_for_target=True)
+    waits = ReconcileSettings(image="operator:1", wait_for_target=True)
     decision = decide(job({"Worker": 2}, annotations={**ELASTIC, **filler}), settings=waits)
     assert "StateNotStored" in [event.reason for event in decision.events]
     assert [action.name for action in decision.actions if isinstance(action, Create) and action.kind == "Pod"] == [
@@ -282,7 +282,7 @@ def test_no_room_for_the_state_of_a_gang(scheduler: str) -> None:
     """It starts as a whole, as any job that follows no target: with its PodGroup, and when the gang scheduler says so.
     Without the group its pods would be bound one by one, or never."""
     filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
-    waits = Settings(image="operator:1", wait_for_target=True, gang_scheduler=scheduler)
+    waits = ReconcileSettings(image="operator:1", wait_for_target=True, gang_scheduler=scheduler)
     found = job({"Worker": 2}, annotations={**ELASTIC, **filler})
     decision = decide(found, settings=waits)
     made = [action for action in decision.actions if isinstance(action, Create)]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.schedule import experience_log, loop
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
-from elastic_tfjob.controller.schedule.loop import LiveProfile
+from elastic_tfjob.controller.schedule.loop import ProfileReload
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.experience import of_line
 from elastic_tfjob.scheduling.plan import Plan
@@ -33,7 +33,7 @@ def hand_over(path: Path, content: bytes) -> None:
     os.replace(new, path)
 
 
-def decided(live: LiveProfile, configuration: Configuration) -> Plan:
+def decided(live: ProfileReload, configuration: Configuration) -> Plan:
     j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 1.9, 2.7, 3.4))
     return schedule(snapshot([node("n", gpus=8)], [j]), live.of(configuration))
 
@@ -44,7 +44,7 @@ async def test_weights_that_are_handed_over_decide_from_then_on(
     monkeypatch.setattr(loop, "LOOK_S", 0.0)
     path = tmp_path / "w.npz"
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
-    live = LiveProfile()
+    live = ProfileReload()
     await live.follow(configuration)
     found = decided(live, configuration)
     assert "the learned policy cannot be used" in str(as_reason(found.changes["j"].reason))
@@ -60,7 +60,7 @@ async def test_weights_that_are_handed_over_decide_from_then_on(
 
 
 async def test_a_profile_that_reads_nothing_is_made_once() -> None:
-    configuration, live = Configuration(profile="kips"), LiveProfile()
+    configuration, live = Configuration(profile="kips"), ProfileReload()
     made = live.of(configuration)
     assert not await live.follow(configuration)
     assert live.of(configuration) is made
@@ -143,7 +143,7 @@ async def test_a_volume_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch
     monkeypatch.setattr(loop, "_stamp", lambda file: goes_on.wait(300) and works(file))
     path.write_bytes(as_bytes(GREEDY, {}))
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
-    log, live = ExperienceLog(str(tmp_path)), LiveProfile()
+    log, live = ExperienceLog(str(tmp_path)), ProfileReload()
     try:
         for name in "ab":
             log.note(rounds(name), 0.0)
@@ -165,7 +165,7 @@ async def test_a_configuration_that_changes_while_files_are_read_holds(
     (tmp_path / "w.npz").write_bytes(as_bytes(GREEDY, {}))
     said = {"dl2": {"weights": str(tmp_path / "w.npz")}}
     first, second = (Configuration(profile="dl2", profiles=said) for _ in range(2))
-    live = LiveProfile()
+    live = ProfileReload()
     await live.follow(first)
     monkeypatch.setattr(loop, "WAIT_S", 0.0)
     hand_over(tmp_path / "w.npz", as_bytes(NOTHING, {}))

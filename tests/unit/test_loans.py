@@ -13,34 +13,34 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from elastic_tfjob.api.annotations import Elasticity
-from elastic_tfjob.controller.job.decision import Create, Event, Settings
+from elastic_tfjob.controller.job.decision import Create, Event, ReconcileSettings
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.cluster import (
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.cluster import (
     LOAN_ANNOTATION,
     LOANED_TAINT,
     POOL_LABEL,
     ForeignPod,
-    Node,
+    KubeNode,
     NodeLoan,
     PendingPod,
     parse_wants,
 )
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import Configuration, PoolSettings, parse_configuration
-from elastic_tfjob.controller.objects.state import Phase, State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.settings import Configuration, PoolSettings, parse_configuration
+from elastic_tfjob.controller.model.state import Phase, StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.lending import (
     MAX_PODS,
     MAX_SHAPES,
     MAX_TERMS,
-    Cluster,
     Lending,
-    StopOverdue,
-    Write,
+    LendingInput,
+    LoanWrite,
+    ReclaimTimeout,
     asked_by_plan,
     concerned,
     lending,
@@ -101,8 +101,8 @@ def raw_node(
     }
 
 
-def node(name: str, stage: str = "", **said: Any) -> Node:
-    return Node.parse(raw_node(name, stage, **said))
+def node(name: str, stage: str = "", **said: Any) -> KubeNode:
+    return KubeNode.parse(raw_node(name, stage, **said))
 
 
 def server(on: str, cpu: int = 1, namespace: str = "serving", *, daemon: bool = False) -> ForeignPod:
@@ -123,8 +123,8 @@ def pending(name: str, cpu: str, namespace: str = "serving", **spec: Any) -> Pen
     return PendingPod.parse(raw_pending(name, cpu, namespace, **spec))
 
 
-def look(*nodes: Node, pools: Mapping[str, PoolSettings] = POOLS, **said: Any) -> Lending:
-    return lending(Cluster({each.name: each for each in nodes if concerned(each, pools)}, pools, **said), NOW_S)
+def look(*nodes: KubeNode, pools: Mapping[str, PoolSettings] = POOLS, **said: Any) -> Lending:
+    return lending(LendingInput({each.name: each for each in nodes if concerned(each, pools)}, pools, **said), NOW_S)
 
 
 def written(found: Lending) -> dict[str, tuple[str, bool]]:
@@ -275,7 +275,7 @@ class TestWhatIsFound:
             (node("a", "returned", taint=True), "was not lent"),
         ],
     )
-    def test_is_recalled(self, found: Node, why: str) -> None:
+    def test_is_recalled(self, found: KubeNode, why: str) -> None:
         (write,) = look(found).writes
         assert (write.stage, write.tainted) == ("recalled", found.tainted)
         assert why in write.why
@@ -319,7 +319,7 @@ class TestWhatIsFound:
     def test_nonsense_is_no_loan(self, text: str) -> None:
         raw = raw_node("a")
         raw["metadata"]["annotations"] = {LOAN_ANNOTATION: text}
-        assert Node.parse(raw).loan is None
+        assert KubeNode.parse(raw).loan is None
 
     def test_a_time_to_come_is_now(self) -> None:
         loan = node("a", "recalled", since_s=-10_000).loan
@@ -377,7 +377,7 @@ def slow(speed: float) -> dict[str, PoolSettings]:
 class TestFollowingAPlan:
     def test_a_node_with_jobs_is_recalled_and_an_idle_one_goes_back_at_once(self) -> None:
         nodes = {name: node(name, stage) for name, stage in (("a", "loaned"), ("b", "loaned"), ("c", ""))}
-        cluster = Cluster(nodes, POOLS, trained={"a": Resources(1, pods=1)})
+        cluster = LendingInput(nodes, POOLS, trained={"a": Resources(1, pods=1)})
         why = Reason("pool-wants")
         loans = [Loan("a", "return", why), Loan("b", "return", why), Loan("c", "borrow", Reason("offered"))]
         found = asked_by_plan([*loans, Loan("gone", "return", why)], lending(cluster, NOW_S), cluster)
@@ -406,7 +406,7 @@ class TestFollowingAPlan:
                 now_s=NOW_S,
                 previous=None,
                 history=assemble([], {}, [], NOW_S).history,
-                cluster=Cluster(there, POOLS),
+                cluster=LendingInput(there, POOLS),
             )
             assert [loan.action for loan in planned.plan.loans] == ([] if stage else ["borrow"])
             assert planned.targets["ns/j"].replicas == stored
@@ -427,10 +427,10 @@ class TestFollowingAPlan:
     ) -> None:
         nodes = {"a": node("a", "recalled", since_s=since_s), "b": node("b", pool=None)}
         spec = JobSpec("ns/j", 0.0, (fixed_group("Worker", Resources(1000, pods=1), 1),))
-        moves = ScheduledJob(
+        moves = JobView(
             None,
             Job(spec, {"Worker": ("b",)}, "rescaling"),
-            state=State(phase, replicas={"Worker": 1}),
+            state=StoredState(phase, replicas={"Worker": 1}),
             others={"a": Resources(1000, pods=1)},
         )
         planned = plan_round(
@@ -441,7 +441,7 @@ class TestFollowingAPlan:
             now_s=NOW_S,
             previous=None,
             history=assemble([], {}, [], NOW_S).history,
-            cluster=Cluster(nodes, POOLS),
+            cluster=LendingInput(nodes, POOLS),
         )
         assert bool(planned.plan.changes) == stopped
 
@@ -450,7 +450,7 @@ class TestFollowingAPlan:
         runs = Job(spec, {"Worker": ("a",)}, "running")
         snapshot = assemble([], {"b": node("b", pool=None)}, [], NOW_S).evolve(NOW_S, changed=[runs])
         profile = build("fifo", parse_profile("fifo", {}))
-        late = replace(profile, lend=StopOverdue(profile.lend, frozenset("a")))
+        late = replace(profile, lend=ReclaimTimeout(profile.lend, frozenset("a")))
         assert schedule(snapshot, late).changes["ns/j"].cause == "reclaim"
 
     def test_a_late_job_is_stopped_also_while_it_moves_away(self) -> None:
@@ -462,7 +462,7 @@ class TestFollowingAPlan:
         snapshot = assemble([], nodes, [], NOW_S).evolve(NOW_S, changed=[moves, stopping])
         profile = build("fifo", parse_profile("fifo", {}))
         for leaving, stopped in (({"ns/j", "ns/stops"}, {"ns/j": "reclaim"}), ({"ns/stops"}, {})):
-            late = replace(profile, lend=StopOverdue(profile.lend, frozenset("a"), frozenset(leaving)))
+            late = replace(profile, lend=ReclaimTimeout(profile.lend, frozenset("a"), frozenset(leaving)))
             changes = schedule(snapshot, late).changes
             assert {key: change.cause for key, change in changes.items()} == stopped
 
@@ -472,11 +472,10 @@ class TestPods:
         notes = {f"elastic.kubeflow.org/{name}": text for name, text in {"checkpoint-dir": "/c", **said}.items()}
         size: dict[str, Any] = {"replicas": {"Worker": 1}, "nodes": {"Worker": ("a",)}}
         notes |= {
-            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(),
-            STATE_ANNOTATION: State("Stable", **size, since=format_time(NOW)).to_json(),
-            UID_ANNOTATION: UID,
+            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(UID),
+            STATE_ANNOTATION: StoredState("Stable", **size, since=format_time(NOW)).to_json(UID),
         }
-        made = reconciled(job({"Worker": 1}, annotations=notes), settings=Settings(wait_for_target=True))
+        made = reconciled(job({"Worker": 1}, annotations=notes), settings=ReconcileSettings(wait_for_target=True))
         return [each.render() for each in made.actions if isinstance(each, Create) and each.kind == "Pod"]
 
     def test_of_loanable_jobs_tolerate_the_taint_and_others_do_not(self) -> None:
@@ -582,14 +581,14 @@ class World:
         self.subjects: list[str] = []
         api: Any = self.server
         recorder: Any = self
-        self.nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
+        self.nodes: Informer[KubeNode] = Informer(api, "/nodes", KubeNode.parse, lambda _: None)
         for each in nodes:
             self.nodes.written(copy.deepcopy(each))
         self.pods: tuple[Pod, ...] = ()
-        self.candidates: tuple[ScheduledJob, ...] = ()
+        self.candidates: tuple[JobView, ...] = ()
         self.loans = Loans(api, self.nodes, recorder, wants=dict, owned=owned, touched=lambda _: None)
 
-    def record(self, subject: Node | PendingPod, event: Event) -> None:
+    def record(self, subject: KubeNode | PendingPod, event: Event) -> None:
         self.subjects.append(subject.name)
         self.events.append(event)
 
@@ -606,7 +605,7 @@ class World:
         return found
 
     def stage(self, name: str) -> tuple[str, bool]:
-        found = Node.parse(self.server.nodes[name])
+        found = KubeNode.parse(self.server.nodes[name])
         return (found.loan.stage if found.loan is not None else ""), found.tainted
 
 
@@ -659,7 +658,7 @@ class TestWriter:
         world = World(raw_node("a"))
         await world.round((BORROW,))
         world.pods = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1), grace_s=9999),)
-        world.candidates = (ScheduledJob(job({"Worker": 1})),)
+        world.candidates = (JobView(job({"Worker": 1})),)
         found = await world.round()
         assert world.stage("a") == ("recalled", True)
         assert (found.evicted, world.server.deleted) == ((), [])
@@ -684,7 +683,7 @@ class TestWriter:
         assert cluster is not None
         assert (cluster.guests, cluster.staying) == ({}, frozenset())
         put = (replace(world.pods[0], pinned="a"),)
-        cluster = world.loans.cluster(made, (), put, (ScheduledJob(job({"Worker": 1})),), plans=plans)
+        cluster = world.loans.cluster(made, (), put, (JobView(job({"Worker": 1})),), plans=plans)
         assert cluster is not None
         assert (cluster.guests, cluster.staying) == (({"a": put}, {"a"}) if plans else ({}, frozenset()))
 
@@ -741,7 +740,7 @@ class TestWriter:
 
     async def test_a_stage_keeps_its_time_where_only_the_taint_goes(self) -> None:
         there = node("a", "recalled", since_s=500)
-        late = Write(there, "recalled", False, "serve", "w", late=True)
+        late = LoanWrite(there, "recalled", False, "serve", "w", late=True)
         body = patch_of(late, raw_node("a", "recalled", since_s=500), NOW)
         assert NodeLoan.of(body["metadata"]["annotations"]) == NodeLoan("recalled", "serve", ago(500), "w")
 
@@ -775,7 +774,7 @@ class LoopServer(test_scheduler.Server):
         metadata["annotations"] |= body["metadata"]["annotations"]
         metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
         self.node["spec"] |= body.get("spec", {})
-        found = Node.parse(self.node)
+        found = KubeNode.parse(self.node)
         assert found.loan is not None
         self.stages.append((found.loan.stage, found.tainted))
         return copy.deepcopy(self.node)
@@ -823,7 +822,7 @@ class SlowServer(Server):
 
 def loans_of(server: Server) -> Loans:
     api: Any = server
-    nodes: Informer[Node] = Informer(api, "/nodes", Node.parse, lambda _: None)
+    nodes: Informer[KubeNode] = Informer(api, "/nodes", KubeNode.parse, lambda _: None)
     for each in server.nodes.values():
         nodes.written(copy.deepcopy(each))
     recorder: Any = None
@@ -887,8 +886,8 @@ def test_whatever_others_do_and_whichever_writes_are_lost_all_comes_to_rest(
     borrows, now_s, returned_s = False, NOW_S, dict[str, float]()
 
     def one_round(fate: str) -> int:
-        seen = {name: Node.parse(raw) for name, raw in nodes.items()}
-        cluster = Cluster(
+        seen = {name: KubeNode.parse(raw) for name, raw in nodes.items()}
+        cluster = LendingInput(
             {name: each for name, each in seen.items() if concerned(each, POOLS)},
             POOLS,
             tuple(pods.values()),
@@ -952,13 +951,13 @@ def test_whatever_others_do_and_whichever_writes_are_lost_all_comes_to_rest(
             case "wipe":
                 there["metadata"]["annotations"] = {}
                 returned_s.pop(name, None)
-            case "job" if Node.parse(there).loan is not None and Node.parse(there).loan.stage == "loaned":  # type: ignore[union-attr]
+            case "job" if KubeNode.parse(there).loan is not None and KubeNode.parse(there).loan.stage == "loaned":  # type: ignore[union-attr]
                 trained[name] = Resources(4000, pods=1)
         one_round(fate)
     borrows = False
     rounds = [one_round("written") for _ in range(6)]
     assert rounds[-1] == 0, rounds
     for raw in nodes.values():
-        found = Node.parse(raw)
+        found = KubeNode.parse(raw)
         if found.pool == "serve" or found.loan is not None:
             assert found.tainted == (found.loan is not None and found.loan.stage == "loaned")

@@ -1,6 +1,7 @@
 """What a job is told of its loss under a profile that goes by it, and specon in the loop."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
 from typing import Any, cast
@@ -9,13 +10,22 @@ import pytest
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.objects import job as objects
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.verdict import TOLD_ANNOTATION, told, told_json
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
-from elastic_tfjob.controller.schedule import notices as notices_module
-from elastic_tfjob.controller.schedule.notices import PATIENCE_S, Losses, Notices, unadjusted, unusable
+from elastic_tfjob.controller.model import job as objects
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import NoticesSent
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.schedule import job_events as notices_module
+from elastic_tfjob.controller.schedule.job_events import (
+    PATIENCE_S,
+    DeadlineEvents,
+    JobEvents,
+    LossEvents,
+    unadjusted,
+    unusable,
+)
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
@@ -23,7 +33,7 @@ from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from . import test_scheduler as loop
 from .test_scheduler import GOOD, Object, World, crowd, tfjob
-from .test_verdicts import Server
+from .test_verdicts import Server, ago
 
 NOW = 1000.0
 KEY = ("ns", "j")
@@ -111,13 +121,13 @@ async def test_what_is_told_is_what_the_profile_goes_by(
 ) -> None:
     """A job that says neither its steps nor its loss, and may have no checkpoint-dir."""
     operator = Operator(Server([tfjob("j")]))
-    notices = Notices(*[cast("Any", operator)] * 3)
+    notices = JobEvents(*[cast("Any", operator)] * 3)
     notices._losses = operator.losses
     source = operator.one(KEY)
     job = replace(trains(), spec=replace(SPEC, movable=movable))
     for _ in range(3):
         needs = build(profile, parse_profile(profile, settings)).needs
-        notices.by_needs(KEY, ScheduledJob(source, job), NOW, needs)
+        notices.by_needs(KEY, JobView(source, job), NOW, needs)
         async with asyncio.TaskGroup() as group:
             operator.losses.tell(group)
         source = operator.one(KEY)
@@ -132,21 +142,25 @@ class Operator:
         self.server = server
         api: Any = server
         me: Any = self
-        self.losses = Losses(api, me, me)
+        self.writer = AnnotationWriter(api, self.seen, "notices")
+        self.losses = LossEvents(me, me, self.writer)
 
     def record(self, _: Any, event: Event) -> None:
         self.events.append(event)
 
-    def seen(self, raw: Object) -> None:
+    def seen(self, raw: Mapping[str, Any]) -> None:
         assert raw["metadata"]["annotations"]
 
-    def one(self, key: Key) -> objects.Job | None:
+    def one(self, key: Key) -> objects.TFJob | None:
         raw = self.server.jobs.get(key[1])
-        return objects.Job.parse(raw) if raw is not None else None
+        return objects.TFJob.parse(raw) if raw is not None else None
+
+    def of_job(self, key: Key) -> tuple[objects.TFJob, ...]:
+        return tuple(filter(None, [self.one(key)]))
 
     async def look(self, *reports: float | None) -> None:
         source = self.one(KEY)
-        self.losses.look(KEY, ScheduledJob(source, trains(read(*reports))), NOW)
+        self.losses.look(KEY, JobView(source, trains(read(*reports))), NOW)
         async with asyncio.TaskGroup() as group:
             self.losses.tell(group)
 
@@ -207,7 +221,7 @@ async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
     operator = Operator(server)
     await operator.look(nan)
     server.jobs.clear()
-    operator.losses.look(KEY, ScheduledJob(objects.Job.parse(tfjob("j")), trains(read(nan))), NOW)
+    operator.losses.look(KEY, JobView(objects.TFJob.parse(tfjob("j")), trains(read(nan))), NOW)
     async with asyncio.TaskGroup() as group:
         operator.losses.tell(group)
     assert (operator.events, server.writes) == ([], [])
@@ -218,8 +232,8 @@ async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypat
     jobs = [tfjob(f"j-{k}") for k in range(5)]
     operator = Operator(Server(jobs))
     for raw in jobs:
-        job = objects.Job.parse(raw)
-        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+        job = objects.TFJob.parse(raw)
+        operator.losses.look(job.key, JobView(job, trains(read(nan))), NOW)
     told = []
     for _ in range(3):
         async with asyncio.TaskGroup() as group:
@@ -243,8 +257,8 @@ def crowded(server: Server) -> Operator:
     """All jobs of the server are to be told of their loss, in this order."""
     operator = Operator(server)
     for raw in server.jobs.values():
-        job = objects.Job.parse(raw)
-        operator.losses.look(job.key, ScheduledJob(job, trains(read(nan))), NOW)
+        job = objects.TFJob.parse(raw)
+        operator.losses.look(job.key, JobView(job, trains(read(nan))), NOW)
     return operator
 
 
@@ -283,6 +297,35 @@ async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatc
     assert told_ == ["few-0-uid", "few-1-uid", "slow-0-uid", "slow-1-uid", "slow-2-uid"]
 
 
+async def test_verdicts_and_losses_share_an_annotation_and_neither_loses_what_the_other_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job of which one of them is being written is told the rest later, whichever comes first."""
+    monkeypatch.setattr(notices_module, "_LOOK_S", 0.0)
+    server = Server([tfjob("j", deadline=ago(5))])
+    operator = Operator(server)
+    me: Any = operator
+    verdicts = DeadlineEvents(me, me, operator.writer)
+    for loss, look_first in ((nan, True), (inf, False), (None, True)):
+        job = operator.one(KEY)
+        assert job is not None
+        verdicts.follow(KEY, job)
+        operator.losses.look(KEY, JobView(job, trains(read(loss))), NOW)
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                if look_first:
+                    await verdicts.look(None, group)
+                operator.losses.tell(group)
+                if not look_first:
+                    await verdicts.look(None, group)
+    written = server.jobs["j"]["metadata"]["annotations"]
+    found = NoticesSent.of(written, "j-uid")
+    assert found.judged is not None
+    assert (found.judged.verdict, written[VERDICT_ANNOTATION]) == ("missed", "missed")
+    assert found.told == {"loss-nan", "loss-inf", "loss-absent"}
+    assert [event.reason for event in operator.events] == ["DeadlineMissed", *["LossUnusable"] * 3]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -298,12 +341,14 @@ async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatc
     ],
 )
 def test_nonsense_tells_nothing(text: str) -> None:
-    assert told({TOLD_ANNOTATION: text}, "u") == frozenset()
+    assert NoticesSent.of({NOTICES_ANNOTATION: text}, "u") == NoticesSent()
 
 
 def test_what_was_told_is_read() -> None:
-    assert told({TOLD_ANNOTATION: told_json({"loss-inf", "loss-nan"}, "u")}, "u") == {"loss-inf", "loss-nan"}
-    assert told({TOLD_ANNOTATION: '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'}, "u") == {"loss-nan"}
+    both = NoticesSent(told=frozenset({"loss-inf", "loss-nan"}))
+    assert NoticesSent.of({NOTICES_ANNOTATION: both.to_json("u") or ""}, "u") == both
+    newer = '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'
+    assert NoticesSent.of({NOTICES_ANNOTATION: newer}, "u").told == {"loss-nan"}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX, Elasticity
-from elastic_tfjob.controller.job.decision import DeletePod, SendCommand, Settings, Timeouts
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.job.decision import DeletePod, ReconcileSettings, SendCommand, Timeouts
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
 from unit import build
 from unit.pretend import ELASTIC, Cluster
 
@@ -27,7 +27,7 @@ class Losing(Cluster):
     def __init__(self, *, noticed: bool = True, **options: Any) -> None:
         self.noticed = noticed
         self.lost: dict[str, float] = {}
-        waits = Settings(image="operator:1", wait_for_target=True, timeouts=Timeouts(stop_s=STOP_S))
+        waits = ReconcileSettings(image="operator:1", wait_for_target=True, timeouts=Timeouts(stop_s=STOP_S))
         super().__init__(settings=waits, **options)
         self.target(0)
         self.run(8)

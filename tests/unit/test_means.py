@@ -2,8 +2,8 @@
 
 import pytest
 
-from elastic_tfjob.controller.kube.reports import Means
-from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
+from elastic_tfjob.controller.kube.reports import RollingAverages
+from elastic_tfjob.controller.model.reports import WINDOW_S, Report
 
 
 def answer(at: float, usage_s: float) -> Report:
@@ -11,7 +11,7 @@ def answer(at: float, usage_s: float) -> Report:
 
 
 def test_what_is_used_is_the_mean_of_the_last_half_minute() -> None:
-    means = Means()
+    means = RollingAverages()
     for tenth in range(1200):  # half a core at first, then two
         at = 100.0 + tenth / 10
         found = means.take(answer(at, 0.5 * (at - 100) if at < 160 else 30 + 2 * (at - 160)))
@@ -20,14 +20,14 @@ def test_what_is_used_is_the_mean_of_the_last_half_minute() -> None:
 
 def test_a_clock_that_hardly_moves_keeps_nothing() -> None:
     """The clock is the pod's: each answer may be a microsecond after the one before."""
-    means = Means()
+    means = RollingAverages()
     for count in range(10_000):
         means.take(answer(100.0 + count * 1e-6, 1.0))
     assert len(means._used) == 1
 
 
 def test_no_more_is_kept_however_often_a_pod_answers() -> None:
-    means = Means()
+    means = RollingAverages()
     for count in range(20_000):
         means.take(answer(100.0 + count * WINDOW_S / 5000, count * 0.001))
     assert len(means._used) <= 66

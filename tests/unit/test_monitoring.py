@@ -12,9 +12,9 @@ from prometheus_client import Metric
 
 from elastic_tfjob.api.tfjob import CONTAINER, CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.job.inject import inject
-from elastic_tfjob.controller.objects.pod import STATUS_PORT
-from elastic_tfjob.controller.objects.verdict import Verdict
-from elastic_tfjob.exporter.metrics import Progress
+from elastic_tfjob.controller.model.deadline_status import Verdict
+from elastic_tfjob.controller.model.pod import STATUS_PORT
+from elastic_tfjob.exporter.metrics import ProgressCollector
 from harness import debian, monitoring
 from harness.monitoring import Query
 from harness.progress import CommandFailed, run
@@ -35,7 +35,7 @@ def queries() -> list[Query]:
 def exporters(folder: Path) -> list[Metric]:
     """All metrics that an exporter may serve."""
     monitoring.train(folder, 1)
-    return list(Progress(folder).collect())
+    return list(ProgressCollector(folder).collect())
 
 
 def samples(name: str, kind: str) -> list[str]:

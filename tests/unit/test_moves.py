@@ -1,5 +1,6 @@
 """A replica that runs goes to another node: which pods the job has on the way and then, and that nothing is lost."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,22 +9,14 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import Create, Settings
+from elastic_tfjob.controller.job.decision import Create, ReconcileSettings
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
 from elastic_tfjob.controller.job.owned import BUDGET, render_budget
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.objects.annotations import (
-    INDEXES_ANNOTATION,
-    STATE_ANNOTATION,
-    TARGET_ANNOTATION,
-    UID_ANNOTATION,
-    parse,
-    position,
-    resized,
-)
-from elastic_tfjob.controller.objects.service import Record
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, position, resized
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
 from unit.build import UID, job
 from unit.pretend import Cluster
 
@@ -42,7 +35,7 @@ def aim(cluster: Cluster, generation: int, **nodes: tuple[str, ...]) -> None:
 
 def placed(**options: Any) -> Cluster:
     """A job that trains on the nodes of a profile's plan."""
-    cluster = Cluster(settings=Settings(image="operator:1", wait_for_target=True), **options)
+    cluster = Cluster(settings=ReconcileSettings(image="operator:1", wait_for_target=True), **options)
     aim(cluster, 0)
     cluster.run(6)
     assert {name: pod.node for name, pod in cluster.pods.items()} == {
@@ -91,7 +84,7 @@ def test_a_replica_moves(
     assert cluster.reasons == ["Rescaling", "Rescaled"]
     message = cluster.events[0][1]
     assert message.startswith(f"Moves {gone} from {'b' if gone == 'worker-1' else 'a'} to c (overlap): wanted")
-    assert Record.of(cluster.annotations, UID).moves == 1
+    assert UsageRecord.of(cluster.annotations, UID).moves == 1
 
 
 def test_tasks_keep_their_numbers() -> None:
@@ -137,7 +130,6 @@ def test_with_the_chief_all_pods_are_made_anew() -> None:
         "j-worker-1": "c",
     }
     assert cluster.state.indexes == {}
-    assert INDEXES_ANNOTATION not in cluster.annotations
 
 
 def test_a_move_that_is_refused_leaves_all_as_it_was() -> None:
@@ -187,7 +179,7 @@ def test_the_operator_is_killed_while_a_replica_moves(phase: str, writes: int) -
     cluster.tick()
     cluster.run(40)
     assert cluster.running == {"chief-0": 1, "ps-0": 1, "worker-0": 1, "worker-2": 1}
-    assert Record.of(cluster.annotations, UID).moves == 1
+    assert UsageRecord.of(cluster.annotations, UID).moves == 1
 
 
 @pytest.mark.parametrize("victim", ["j-worker-1", "j-worker-2", "j-ps-0"])
@@ -209,7 +201,7 @@ def test_a_pod_is_lost_while_a_replica_moves(phase: str, victim: str) -> None:
 class TestPure:
     """moves.py and indexes.py."""
 
-    STATE = State("Stable", replicas={"PS": 1, "Worker": 3}, nodes={"PS": ("a",), "Worker": ("a", "b", "c")})
+    STATE = StoredState("Stable", replicas={"PS": 1, "Worker": 3}, nodes={"PS": ("a",), "Worker": ("a", "b", "c")})
 
     def test_no_pod_no_move(self) -> None:
         target = Target(1, {"PS": 1, "Worker": 3}, {"Worker": ("a", "b", "d")})
@@ -221,14 +213,14 @@ class TestPure:
         assert coming_indexes("job", self.STATE, {"PS": 1, "Worker": 2}, moving) == {"Worker": (3, 1)}
 
     def test_no_number_beyond_what_can_be_written(self) -> None:
-        state = State("Stable", replicas={"Worker": MAX_REPLICAS})
+        state = StoredState("Stable", replicas={"Worker": MAX_REPLICAS})
         moving = [Move("Worker", 1, 1, "a", "b")]
         assert coming_indexes("job", state, {"Worker": MAX_REPLICAS}, moving) is None
 
     def test_no_name_that_is_too_long(self) -> None:
         """`JOB-worker-9` has 63 characters: with ten workers, none can move to an eleventh pod."""
         job, moving = "j" * 54, [Move("Worker", 1, 1, "a", "b")]
-        nine, ten = (State("Stable", replicas={"Worker": count}) for count in (9, 10))
+        nine, ten = (StoredState("Stable", replicas={"Worker": count}) for count in (9, 10))
         assert coming_indexes(job, nine, {"Worker": 9}, moving) == {"Worker": (0, 9, *range(2, 9))}
         assert coming_indexes(job, ten, {"Worker": 10}, moving) is None
 
@@ -250,7 +242,7 @@ class TestPure:
 
 
 class TestAnnotation:
-    STATE = State(
+    STATE = StoredState(
         "Preparing",
         generation=3,
         replicas={"Worker": 2},
@@ -258,42 +250,52 @@ class TestAnnotation:
         next=Next(4, 1, "overlap", {"Worker": 2}, {"Worker": 2}, indexes={"Worker": (3, 2)}),
     )
 
-    def notes(self) -> dict[str, str]:
-        text = self.STATE.indexes_json
-        assert text is not None
-        return {UID_ANNOTATION: UID, STATE_ANNOTATION: self.STATE.to_json(), INDEXES_ANNOTATION: text}
-
     def test_round_trip(self) -> None:
-        assert State.of(self.notes(), UID, ["Worker"]) == self.STATE
-
-    def test_an_operator_that_does_not_know_it_keeps_all_pods(self) -> None:
-        alone = State.parse(self.STATE.to_json())
-        assert alone is not None
-        assert alone.next is not None
-        assert (alone.replicas, alone.next.replicas) == ({"Worker": 3}, {"Worker": 4})
-        assert "indexes" not in orjson.loads(self.STATE.to_json())
+        assert StoredState.parse(self.STATE.to_json()) == self.STATE
 
     def test_a_state_that_needs_none_has_none(self) -> None:
-        assert State("Stable", replicas={"Worker": 2}).indexes_json is None
+        assert "indexes" not in orjson.loads(StoredState("Stable", replicas={"Worker": 2}).to_json())
 
     @pytest.mark.parametrize(
-        "text",
+        "indexes",
         [
             "nonsense",
-            "[]",
-            '{"3":[]}',
-            '{"3":{"Worker":[0,0,2]}}',
-            '{"3":{"Worker":[0,-1]}}',
-            '{"3":{"Worker":[0,7]}}',
-            '{"3":{"Worker":[0,true]}}',
-            '{"3":{"Worker":"02"}}',
-            '{"3":{"Boss":[0,2]}}',
-            '{"2":{"Worker":[0,2]}}',
+            [],
+            {"Worker": []},
+            {"Worker": [0]},
+            {"Worker": [0, 0]},
+            {"Worker": [0, 1, 2]},
+            {"Worker": [0, -1]},
+            {"Worker": [0, MAX_REPLICAS]},
+            {"Worker": [0, 10**30]},
+            {"Worker": [0, True]},
+            {"Worker": [0, 2.0]},
+            {"Worker": "02"},
         ],
     )
-    def test_nonsense_counts_as_nothing(self, text: str) -> None:
-        """An older operator has changed the size, or somebody wrote there."""
-        assert parse(text, 3, {"Worker": 3}) == {}
+    def test_nonsense_counts_as_nothing_and_is_told(self, indexes: object) -> None:
+        written = orjson.loads(self.STATE.to_json())
+        found = StoredState.parse(json.dumps({**written, "indexes": indexes}))
+        assert found == replace(self.STATE, indexes={})
+        assert [each.startswith(f"{PREFIX}state: passed over: indexes") for each in found.problems] == [True]
+        found = StoredState.parse(json.dumps({**written, "next": {**written["next"], "indexes": indexes}}))
+        assert self.STATE.next is not None
+        assert found == replace(self.STATE, next=replace(self.STATE.next, indexes={}))
+        assert [each.startswith(f"{PREFIX}state: passed over: next.indexes") for each in found.problems] == [True]
+
+    def test_a_type_that_the_size_does_not_have_costs_no_other(self) -> None:
+        """Of a newer operator, or nonsense."""
+        written = orjson.loads(self.STATE.to_json())
+        found = StoredState.parse(orjson.dumps({**written, "indexes": {"Boss": [0, 2], **written["indexes"]}}).decode())
+        assert found == self.STATE
+
+    def test_pods_are_bounded_with_those_between(self) -> None:
+        replicas = {"PS": 1, "Worker": 1}
+        most = MAX_REPLICAS // 2
+        state = StoredState("Stable", replicas=replicas, indexes={"PS": (most - 1,), "Worker": (most - 1,)})
+        assert StoredState.parse(state.to_json()) == state
+        more = replace(state, indexes={"PS": (most,), "Worker": (most,)})
+        assert StoredState.parse(more.to_json()) == replace(state, indexes={})
 
 
 class TestBudget:
@@ -318,12 +320,12 @@ class TestBudget:
     @pytest.mark.parametrize(
         ("annotations", "settings"),
         [
-            ({**FIXED_SIZE, f"{PREFIX}rescale": "never"}, Settings(image="o:1", wait_for_target=True)),
-            ({f"{PREFIX}deadline": "90m"}, Settings(image="o:1", wait_for_target=True)),
-            (FIXED_SIZE, Settings(image="o:1")),
+            ({**FIXED_SIZE, f"{PREFIX}rescale": "never"}, ReconcileSettings(image="o:1", wait_for_target=True)),
+            ({f"{PREFIX}deadline": "90m"}, ReconcileSettings(image="o:1", wait_for_target=True)),
+            (FIXED_SIZE, ReconcileSettings(image="o:1")),
         ],
     )
-    def test_what_nobody_moves_has_none(self, annotations: dict[str, str], settings: Settings) -> None:
+    def test_what_nobody_moves_has_none(self, annotations: dict[str, str], settings: ReconcileSettings) -> None:
         """Else a drain would wait for ever."""
         cluster = Cluster(annotations=dict(annotations), settings=settings)
         aim(cluster, 0)

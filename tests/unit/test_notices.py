@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import terms
-from elastic_tfjob.controller.schedule.notices import Notices
+from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Snapshot
@@ -25,13 +25,13 @@ class Loop:
     def __init__(self) -> None:
         me: Any = self
         self.events: list[Event] = []
-        self.jobs: dict[Key, Job] = {KEY: replace(job(), namespace="ns", name="j")}
-        self.notices = Notices(me, me, me)
+        self.jobs: dict[Key, TFJob] = {KEY: replace(job(), namespace="ns", name="j")}
+        self.notices = JobEvents(me, me, me)
 
-    def record(self, _: Job, event: Event) -> None:
+    def record(self, _: TFJob, event: Event) -> None:
         self.events.append(event)
 
-    def one(self, key: Key) -> Job | None:
+    def one(self, key: Key) -> TFJob | None:
         return self.jobs.get(key)
 
     def seen(self, _: Any) -> None: ...
@@ -77,17 +77,17 @@ def test_a_job_that_is_gone_meanwhile_is_passed_over() -> None:
     assert Loop().round(NO_CHECKPOINT, name="ns/gone") == []
 
 
-def described(name: str, place: str | None, uid: str = "") -> ScheduledJob:
+def described(name: str, place: str | None, uid: str = "") -> JobView:
     """A job with its checkpoints there."""
     source = replace(job(), namespace="ns", name=name, uid=uid or f"uid-{name}")
-    return ScheduledJob(source, terms=replace(terms(source), place=place))
+    return JobView(source, terms=replace(terms(source), place=place))
 
 
 def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     loop = Loop()
     told: list[tuple[str, str]] = []
 
-    def see(found: ScheduledJob) -> list[tuple[str, str]]:
+    def see(found: JobView) -> list[tuple[str, str]]:
         told.clear()
         assert found.source is not None
         loop.jobs[found.source.key] = found.source
@@ -106,6 +106,6 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     assert see(described("b", "claim data, folder /x")) == see(described("a", "claim data, folder /x")) == []
     assert len(see(described("b", "claim data, folder /x", uid="another"))) == 2
     loop.notices.follow(("ns", "b"), None)
-    loop.notices.described(ScheduledJob(loop.jobs["ns", "a"]))  # it has ended
+    loop.notices.described(JobView(loop.jobs["ns", "a"]))  # it has ended
     assert see(described("b", "claim data, folder /x")) == []
     assert (len(loop.notices._places), len(loop.notices._place_of)) == (1, 1)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job.inject import inject
-from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
-from elastic_tfjob.controller.objects.dependents import PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import EXPORTER, INSTALL, Pod
+from elastic_tfjob.controller.model.cluster import ConfigMap, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import PodGroup, Service
+from elastic_tfjob.controller.model.pod import EXPORTER, INSTALL, Pod
 
 from .build import UID, decide, job
 
@@ -134,7 +134,7 @@ def test_a_hook_that_fails_is_told() -> None:
 
 
 def test_annotations_that_are_no_text_are_none() -> None:
-    found = Job.parse({"metadata": {**METADATA, "annotations": {"a": None, "b": "text"}}})
+    found = TFJob.parse({"metadata": {**METADATA, "annotations": {"a": None, "b": "text"}}})
     assert found.annotations == {"b": "text"}
 
 
@@ -144,10 +144,10 @@ def test_a_status_that_cannot_be_written_again() -> None:
     for _ in range(300):
         deep = {"labelSelector": deep}
     with pytest.raises(ValueError, match=r"Job that cannot be read: .*[Rr]ecursion"):
-        Job.parse({"metadata": METADATA, "status": {"replicaStatuses": {"Worker": deep}}})
+        TFJob.parse({"metadata": METADATA, "status": {"replicaStatuses": {"Worker": deep}}})
 
 
-KINDS = (Job, Pod, Service, PodGroup, Node, ForeignPod, ConfigMap)
+KINDS = (TFJob, Pod, Service, PodGroup, KubeNode, ForeignPod, ConfigMap)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from elastic_tfjob.cli import main
 from elastic_tfjob.controller import operator as operator_module
-from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, Settings
+from elastic_tfjob.controller.job.decision import Create, Decision, Event, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.kube import leader, queue, reconciler, startup, supervise
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
@@ -24,11 +24,11 @@ from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, U
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import EXPORTER, Pod
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import EXPORTER, Pod
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 from harness.controlplane import free_port
 
@@ -221,7 +221,7 @@ async def test_without_the_right_to_read_budgets_it_acts_all_the_same(monkeypatc
     """As one that was upgraded by its image alone. Once it may, all jobs are looked at again."""
     known: list[bool] = []
 
-    def reconcile(observed: Observed, _: Settings) -> Decision:
+    def reconcile(observed: Observed, _: ReconcileSettings) -> Decision:
         known.append(observed.budget_known)
         return Decision()
 
@@ -259,7 +259,7 @@ def passes_seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Namespaces of the jobs that are looked at from now on; nothing is decided."""
     seen: list[str] = []
 
-    def reconcile(observed: Observed, _: Settings) -> Decision:
+    def reconcile(observed: Observed, _: ReconcileSettings) -> Decision:
         seen.append(observed.job.namespace)
         return Decision()
 
@@ -391,7 +391,7 @@ async def failing(monkeypatch: pytest.MonkeyPatch, operator: Operator, state: st
     """Times of the passes of a job whose every pass stores a state and then fails."""
     passes: list[float] = []
 
-    async def carry_out(job: Job, _: Decision) -> None:
+    async def carry_out(job: TFJob, _: Decision) -> None:
         passes.append(time.monotonic())
         if state:
             metadata: dict[str, Any] = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
@@ -406,7 +406,7 @@ async def failing(monkeypatch: pytest.MonkeyPatch, operator: Operator, state: st
 async def test_a_rescale_is_followed_although_a_write_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The phase is stored: from now on its pods are asked often."""
     coming = Next(1, 1, "overlap", {"Worker": 2}, {"Worker": 1})
-    state = State("Preparing", replicas={"Worker": 1}, next=coming, since="2026-01-02T03:04:05Z")
+    state = StoredState("Preparing", replicas={"Worker": 1}, next=coming, since="2026-01-02T03:04:05Z")
     server = Server("ns")
     operator = Operator(server, Options(metrics_address="0", health_address="0", image="i"))  # type: ignore[arg-type]
     passes = await failing(monkeypatch, operator, state.to_json())
@@ -522,7 +522,7 @@ async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_ta
 
     pods: Any = Informer(Server(), "/api/v1/pods", Pod.parse, lambda _: None)  # type: ignore[arg-type]
     executor = Executor(Busy(), Caches(pods, pods, pods), Told())  # type: ignore[arg-type]
-    job = Job("ns", "j", "u", 1, False, {}, b"{}", b"{}")
+    job = TFJob("ns", "j", "u", 1, False, {}, b"{}", b"{}")
     with pytest.raises(Conflict):
         await executor.carry_out(job, Decision(actions=(Create("Pod", "j-worker-0", dict),)))
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import yaml
 
-from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.reading import (
     MAX_ANNOTATION_BYTES,
     MAX_ENTRIES,
@@ -20,20 +20,19 @@ from elastic_tfjob.api.reading import (
     MAX_TEXT,
     UnknownWord,
 )
-from elastic_tfjob.controller.objects.annotations import UID_ANNOTATION, claim
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, Causes
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
-from elastic_tfjob.controller.objects.state import Next, Refused, Rescaled, State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.stop import Stop
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
+from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
+from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import NOW, UID, job
 from .pretend import started
-from .reference import KEPT
 
 RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "data" / "annotations-0.1.json").read_text())
 """Written by version 0.1 of the operator, in each phase of rescales of the pretended cluster."""
@@ -55,7 +54,7 @@ DONE = {
 FULL_TARGET = Target(
     3, SIZE, {"Worker": ("a", "b.example.com")}, {"Worker": (1, 10**9)}, "why", SIZE, memory={"a.b": -0.1}
 )
-FULL_STATE = State(
+FULL_STATE = StoredState(
     "Preparing",
     generation=2,
     slot=1,
@@ -117,7 +116,7 @@ def test_a_number_beyond_all_is_not_remembered(number: str) -> None:
 @pytest.mark.parametrize("what", sorted(RECORDED["state"]))
 def test_reads_the_states_of_today(what: str) -> None:
     text = RECORDED["state"][what]
-    found = State.of({f"{PREFIX}state": text}, UID, TYPES)
+    found = StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
     assert found is not None
     written = orjson.loads(found.to_json())
     assert written == orjson.loads(text)
@@ -134,50 +133,53 @@ def test_reads_the_targets_of_today(what: str) -> None:
 
 def test_what_is_written_is_read() -> None:
     assert Target.parse(FULL_TARGET.to_json()) == FULL_TARGET
-    assert State.parse(FULL_STATE.to_json()) == FULL_STATE
+    assert StoredState.parse(FULL_STATE.to_json()) == FULL_STATE
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("written", "read", "told"),
     [
-        ('{"1":"asked"}', {1: "asked"}),
-        ('{"1":"of-tomorrow","2":"grow","3":5,"4":null,"5":["asked"]}', {2: "grow"}),
-        ('{"-1":"asked","1e3":"asked","99999999999":"asked","\u00b2":"asked","07":"asked"}', {7: "asked"}),
-        (json.dumps({str(k): "asked" for k in range(33)}), {}),
-        (json.dumps({str(k): "asked" for k in range(32)}), dict.fromkeys(range(32), "asked")),
-        ("[1]", {}),
-        ("[" * 100_000, {}),
-        ('{"1":"asked"' + " " * 5_000 + "}", {}),
+        ({"1": "asked"}, {1: "asked"}, False),
+        ({"1": "of-tomorrow", "2": "grow", "3": 5, "4": None, "5": ["asked"]}, {2: "grow"}, False),
+        (
+            {"-1": "asked", "1e3": "asked", "99999999999": "asked", "\u00b2": "asked", "07": "asked"},
+            {7: "asked"},
+            False,
+        ),
+        ({str(k): "asked" for k in range(33)}, {}, True),
+        ({str(k): "asked" for k in range(32)}, dict.fromkeys(range(32), "asked"), False),
+        ([1], {}, True),
+        ("nonsense", {}, True),
+        (None, {}, False),
     ],
 )
-def test_causes_are_read_with_their_bounds(written: str, read: Causes) -> None:
-    """They are beside the state, which is what it is without them."""
-    annotations = {f"{PREFIX}state": FULL_STATE.to_json(), CAUSES_ANNOTATION: written}
-    assert State.of(annotations, UID, TYPES) == replace(FULL_STATE, causes=read)
+def test_causes_are_read_with_their_bounds(written: object, read: dict[int, Cause], told: bool) -> None:
+    """Whatever they are, the state is what it is without them."""
+    text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "causes": written}).decode()
+    found = StoredState.parse(text)
+    assert found == replace(FULL_STATE, causes=read)
+    assert bool(found.problems) is told
 
 
-def test_causes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
-    assert FULL_STATE.causes_json is None
+def test_causes_are_written_for_the_sizes_that_the_state_remembers() -> None:
+    assert "causes" not in orjson.loads(FULL_STATE.to_json())
     state = replace(FULL_STATE, causes={0: "repair", 1: "asked", 3: "deadline", 4: "asked"})
-    assert state.to_json() == FULL_STATE.to_json()
-    assert state.causes_json == '{"1":"asked","3":"deadline"}'
-    annotations = {f"{PREFIX}state": state.to_json(), CAUSES_ANNOTATION: state.causes_json, UID_ANNOTATION: "another"}
-    assert claim(annotations, UID)[CAUSES_ANNOTATION] is None
+    assert StoredState.parse(state.to_json()) == replace(FULL_STATE, causes={1: "asked", 3: "deadline"})
 
 
 def test_nobody_but_the_operator_may_write_its_annotations() -> None:
     """The policy names each of them, and none that is the user's."""
     policies = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "base" / "policy.yaml").read_text())
     text = next(policies)["spec"]["variables"][0]["expression"]
-    named = set(re.findall(r"'([a-z.-]+/[a-z]+)'", text.partition("]")[0]))
-    of_jobs = {f"{PREFIX}{name}" for name in OPERATOR_ANNOTATIONS - {"command"}}
-    assert named == {*of_jobs, *KEPT}
+    assert f".map(name, '{PREFIX}' + name)" in text
+    assert set(re.findall(r"'([a-z-]+)'", text.partition("]")[0])) == OPERATOR_ANNOTATIONS - {"command"}
+    assert not OPERATOR_ANNOTATIONS & set(ANNOTATIONS)
 
 
 def test_keys_of_a_newer_operator_are_passed_over() -> None:
     newer: dict[str, Any] = {**orjson.loads(FULL_STATE.to_json()), "something": [{}]}
     newer["next"]["something"] = newer["history"][0]["something"] = 1
-    assert State.parse(orjson.dumps(newer).decode()) == FULL_STATE
+    assert StoredState.parse(orjson.dumps(newer).decode()) == FULL_STATE
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
 def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
     with pytest.raises(ValueError, match=f"{PREFIX}state is not what the operator wrote there: {key} ?[a-z:]"):
-        State.parse(text)
+        StoredState.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
     ],
 )
 def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str, Any], key: str, instead: Any) -> None:
-    found = State.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
+    found = StoredState.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
     assert found is not None
     assert found == replace(FULL_STATE, **{next(iter(change)): instead})
     assert [problem.startswith(f"{PREFIX}state: passed over: {key}") for problem in found.problems] == [True]
@@ -332,13 +334,17 @@ def test_a_phase_of_which_it_is_not_known_since_when_it_lasts_has_a_limit() -> N
 
 def test_of_many_problems_the_first_are_told() -> None:
     """Of many sizes the newest 256 are read at all: a tenant may have written tens of thousands."""
-    found = State.parse(orjson.dumps({"phase": "Stable", "speeds": {f"odd{k}": 1.0 for k in range(1000)}}).decode())
+    found = StoredState.parse(
+        orjson.dumps({"phase": "Stable", "speeds": {f"odd{k}": 1.0 for k in range(1000)}}).decode()
+    )
     assert found is not None
     assert len(found.problems) == MAX_PROBLEMS + 1
     assert found.problems[-1].endswith(f"and {MAX_ENTRIES - MAX_PROBLEMS} more problems")
 
 
-RECORD = Record("2026-01-02T03:04:05Z", 2, 50.0, 5000.0, 1, "2026-01-02T03:04:06Z", 1, "2026-01-02T03:04:07Z", GROWTH)
+RECORD = UsageRecord(
+    "2026-01-02T03:04:05Z", 2, 50.0, 5000.0, 1, "2026-01-02T03:04:06Z", 1, "2026-01-02T03:04:07Z", GROWTH
+)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +363,7 @@ RECORD = Record("2026-01-02T03:04:05Z", 2, 50.0, 5000.0, 1, "2026-01-02T03:04:06
 )
 def test_a_wrong_figure_of_the_record_costs_itself_only(change: dict[str, Any], instead: dict[str, Any]) -> None:
     text = orjson.dumps({**orjson.loads(RECORD.to_json()), **change}).decode()
-    assert Record.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, **instead)
+    assert UsageRecord.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, **instead)
 
 
 @pytest.mark.parametrize(
@@ -373,12 +379,12 @@ def test_a_wrong_figure_of_the_record_costs_itself_only(change: dict[str, Any], 
 def test_a_wrong_figure_of_the_loss_costs_itself_only(change: dict[str, Any], instead: dict[str, Any]) -> None:
     written = orjson.loads(RECORD.to_json())
     text = orjson.dumps({**written, "loss": {**written["loss"], **change}}).decode()
-    assert Record.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, loss=replace(GROWTH, **instead))
+    assert UsageRecord.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, loss=replace(GROWTH, **instead))
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, " " * MAX_ANNOTATION_BYTES + "{}"])
 def test_a_record_that_is_none_begins_anew(text: str) -> None:
-    assert Record.of({RECORD_ANNOTATION: text}, UID) == Record()
+    assert UsageRecord.of({RECORD_ANNOTATION: text}, UID) == UsageRecord()
 
 
 @pytest.mark.parametrize(
@@ -393,19 +399,19 @@ def test_a_record_that_is_none_begins_anew(text: str) -> None:
 def test_a_word_of_a_newer_operator_is_told_from_nonsense(change: dict[str, Any], message: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
     with pytest.raises(UnknownWord, match=f"^{PREFIX}state: {message}"):
-        State.parse(text)
+        StoredState.parse(text)
 
 
 @pytest.mark.parametrize("odd", [{**DONE, "mode": "handover"}, {**DONE, "at": "x"}, {**DONE, "after": 3}, {}, 5, None])
 def test_what_cannot_be_read_of_the_past_is_passed_over(odd: object) -> None:
     newer = {**orjson.loads(FULL_STATE.to_json()), "stop": {"request": 1, "cause": "handover"}}
     newer["history"] = [odd, *newer["history"], odd]
-    assert State.parse(orjson.dumps(newer).decode()) == replace(FULL_STATE, stop=Stop(1, "", cause="preempt"))
+    assert StoredState.parse(orjson.dumps(newer).decode()) == replace(FULL_STATE, stop=Stop(1, "", cause="preempt"))
 
 
 def test_the_last_sizes_are_kept_of_a_past_that_cannot_be_read_in_part() -> None:
     newer = {"phase": "Stable", "history": [DONE, *[{**DONE, "mode": "handover"}] * 50]}
-    found = State.parse(orjson.dumps(newer).decode())
+    found = StoredState.parse(orjson.dumps(newer).decode())
     assert found is not None
     assert len(found.history) == 1
 
@@ -457,7 +463,7 @@ def test_scheduling_leaves_a_job_with_a_word_of_a_newer_operator_to_itself() -> 
 def test_figures_beyond_their_bounds_are_not_known() -> None:
     """What was only measured is not worth forgetting where the job is."""
     text = b'{"phase":"Stable","step":1e300,"total_steps":9007199254740993,"steps_per_s":1e300,"last_downtime_s":1e99}'
-    found = State.parse(text.decode())
+    found = StoredState.parse(text.decode())
     assert found is not None
     assert (found.step, found.total_steps, found.steps_per_s, found.last_downtime_s) == (None,) * 4
 
@@ -468,53 +474,67 @@ def test_texts_and_lists_are_bounded() -> None:
     found = Target.parse(orjson.dumps({"generation": 0, "replicas": {}, "reason": "é" * 5000}).decode())
     assert found is not None
     assert found.reason == "é" * MAX_TEXT
-    many = State("Stable", history=(FULL_STATE.history[0],) * 50, speeds={f"1/{i}": 1.0 for i in range(1000)})
-    kept = State.parse(many.to_json())
+    many = StoredState("Stable", history=(FULL_STATE.history[0],) * 50, speeds={f"1/{i}": 1.0 for i in range(1000)})
+    kept = StoredState.parse(many.to_json())
     assert kept is not None
     assert len(kept.history) == 10
     assert list(kept.speeds)[-1] == "1/999"
     assert len(kept.speeds) == MAX_ENTRIES
     with pytest.raises(ValueError, match=f"at most {MAX_ANNOTATION_BYTES}"):
-        State.parse('{"phase":"Stable"}' + " " * MAX_ANNOTATION_BYTES)
+        StoredState.parse('{"phase":"Stable"}' + " " * MAX_ANNOTATION_BYTES)
 
 
 @pytest.mark.parametrize("uid", ["", UID])
 def test_of_this_job(uid: str) -> None:
-    """An operator before this one wrote no uid."""
-    annotations = {f"{PREFIX}target": Target(0, SIZE).to_json(), f"{PREFIX}state": '{"phase":"Stable"}'}
-    annotations |= {UID_ANNOTATION: uid} if uid else {}
-    assert Target.of(annotations, UID, TYPES) is not None
-    assert State.of(annotations, UID, TYPES) is not None
+    """Who repairs something by hand need not write the uid."""
+    annotations = {f"{PREFIX}target": FULL_TARGET.to_json(uid), f"{PREFIX}state": FULL_STATE.to_json(uid)}
+    annotations[RECORD_ANNOTATION] = RECORD.to_json(uid)
+    assert Target.of(annotations, UID, TYPES) == FULL_TARGET
+    assert StoredState.of(annotations, UID, TYPES) == FULL_STATE
+    assert UsageRecord.of(annotations, UID) == RECORD
 
 
 def test_a_copy_of_another_jobs_annotations_counts_as_none() -> None:
-    """`kubectl get -o yaml`, another name, `kubectl apply`."""
-    annotations = {
-        f"{PREFIX}target": FULL_TARGET.to_json(),
-        f"{PREFIX}state": FULL_STATE.to_json(),
-        UID_ANNOTATION: UID,
-    }
+    """`kubectl get -o yaml`, another name, `kubectl apply`. Each of them by itself."""
+    annotations = {f"{PREFIX}target": FULL_TARGET.to_json(UID), f"{PREFIX}state": FULL_STATE.to_json(UID)}
+    annotations[RECORD_ANNOTATION] = RECORD.to_json(UID)
     assert Target.of(annotations, "another", TYPES) is None
-    assert State.of(annotations, "another", TYPES) is None
+    assert StoredState.of(annotations, "another", TYPES) is None
+    assert UsageRecord.of(annotations, "another") == UsageRecord()
 
 
-def test_who_writes_first_makes_the_annotations_the_jobs_own() -> None:
-    """What is a copy from another job goes in the same write; else it would count as of this one from then on."""
-    copied = {f"{PREFIX}target": "{}", f"{PREFIX}state": "{}", UID_ANNOTATION: "another", f"{PREFIX}max-ps": "2"}
-    assert claim(copied, UID) == {UID_ANNOTATION: UID, f"{PREFIX}target": None, f"{PREFIX}state": None}
-    assert claim({**copied, UID_ANNOTATION: UID}, UID) == {}
-    del copied[UID_ANNOTATION]  # written by an operator that knew of no uid
-    assert claim(copied, UID) == {UID_ANNOTATION: UID}
+@pytest.mark.parametrize("uid", [5, {}, [UID], True])
+def test_a_uid_that_is_none_is_nonsense(uid: object) -> None:
+    text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "uid": uid}).decode()
+    with pytest.raises(ValueError, match="uid is not a text"):
+        StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
+    assert UsageRecord.of({RECORD_ANNOTATION: orjson.dumps({"held": 3, "uid": uid}).decode()}, UID) == UsageRecord()
+
+
+def test_a_copy_begins_for_itself_and_what_is_written_is_its_own() -> None:
+    """Nothing of the other job's is left in what the reconcile loop writes; a target that was copied stays nobody's."""
+    cluster = started()
+    copied = replace(FULL_STATE, phase="Stable", next=None, step=8)
+    cluster.annotations |= {f"{PREFIX}state": copied.to_json("another"), f"{PREFIX}step": "8", f"{PREFIX}eta": "soon"}
+    cluster.annotations[f"{PREFIX}target"] = Target(9, {**SIZE, "Worker": 4}).to_json("another")
+    cluster.annotations[RECORD_ANNOTATION] = replace(RECORD, stops=7).to_json("another")
+    cluster.run(10)
+    for name in ("state", "record"):
+        assert orjson.loads(cluster.annotations[PREFIX + name])["uid"] == UID
+    assert (cluster.state.generation, cluster.state.replicas) == (0, SIZE)
+    assert cluster.annotations[f"{PREFIX}step"] == "100"
+    assert UsageRecord.of(cluster.annotations, UID).stops == 0
+    assert f"{PREFIX}eta" not in cluster.annotations
 
 
 def test_types_that_the_spec_does_not_have() -> None:
     """A target for them is nonsense; a state remembers one that an edit has removed, but not only such."""
     with pytest.raises(ValueError, match=r"replicas of 'Boss', which the spec does not have; it has Chief, PS, Worker"):
         Target.of({f"{PREFIX}target": Target(0, {**SIZE, "Boss": 1}).to_json()}, UID, TYPES)
-    kept = State("Stable", replicas={**SIZE, "Evaluator": 1})
-    assert State.of({f"{PREFIX}state": kept.to_json()}, UID, TYPES) == kept
+    kept = StoredState("Stable", replicas={**SIZE, "Evaluator": 1})
+    assert StoredState.of({f"{PREFIX}state": kept.to_json()}, UID, TYPES) == kept
     with pytest.raises(ValueError, match="replicas of 'Boss'"):
-        State.of({f"{PREFIX}state": State("Stable", replicas={"Boss": 1}).to_json()}, UID, TYPES)
+        StoredState.of({f"{PREFIX}state": StoredState("Stable", replicas={"Boss": 1}).to_json()}, UID, TYPES)
 
 
 @pytest.mark.parametrize("name", ["state", "target"])

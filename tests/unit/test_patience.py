@@ -12,13 +12,13 @@ import pytest
 from elastic_tfjob.controller.job.decision import Create, Decision
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, Unavailable
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor, RefusedPods
 from elastic_tfjob.controller.kube.informer import Caches
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.planning.round import FailedPromises, ObservedJob, assemble, describe_all
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.round import ObservedJob, ReservationFailures, assemble, describe_all
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
@@ -87,8 +87,8 @@ def test_other_words_for_what_nobody_moved_into_are_no_new_promise() -> None:
 # Failures by namespace
 
 
-def counted(*looks: ScheduledJob | None) -> int:
-    failed, before = FailedPromises(), None
+def counted(*looks: JobView | None) -> int:
+    failed, before = ReservationFailures(), None
     for found in looks:
         failed.follow(KEY, before, found, 0.0)
         before = found
@@ -99,7 +99,7 @@ def test_what_counts_as_a_failed_promise() -> None:
     open_ = look(PROMISED)
     over = look(PROMISED, now=NOW + timedelta(seconds=300), before=open_)
     suspended = look(elastic_job(target=target(), state=state()), (bound("ps", 0), bound("worker", 0)))
-    gone = ScheduledJob(replace(PROMISED, deleting=True))
+    gone = JobView(replace(PROMISED, deleting=True))
     other = look(replace(PROMISED, uid="another"))
     assert over.job is None
     assert counted(open_, over) == 1
@@ -119,7 +119,7 @@ SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True", "reason": "r
 
 
 def test_failures_are_forgotten() -> None:
-    failed = FailedPromises()
+    failed = ReservationFailures()
     over = replace(look(PROMISED), job=None)
     for at_s in (0.0, 100.0):
         failed.follow(KEY, None, over, at_s)
@@ -138,7 +138,7 @@ def test_failures_are_forgotten() -> None:
 # Whole rounds
 
 
-def tenant(namespace: str, name: str, created: str, own: Mapping[str, str] | None = None) -> Job:
+def tenant(namespace: str, name: str, created: str, own: Mapping[str, str] | None = None) -> TFJob:
     asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "3"}}}]}
     said = {PREFIX + "placement": "auto", **(own or {})}
     made = job({"Worker": {"replicas": 2, "template": {"spec": asks}}}, annotations=said)
@@ -146,8 +146,8 @@ def tenant(namespace: str, name: str, created: str, own: Mapping[str, str] | Non
 
 
 def described(
-    seen: Mapping[Key, ObservedJob], at_s: int, failed: FailedPromises, barred: Collection[str]
-) -> dict[Key, ScheduledJob]:
+    seen: Mapping[Key, ObservedJob], at_s: int, failed: ReservationFailures, barred: Collection[str]
+) -> dict[Key, JobView]:
     now, counts = NOW + timedelta(seconds=at_s), failed.counts(at_s)
     made = describe_all(seen, NODES, now, False, {}, cordoned=(), failed=counts, barred=barred)
     return {key: each.found for key, each in made.items()}
@@ -174,7 +174,7 @@ def test_the_same_job_under_other_names_keeps_nobody_out(profile: str, barred: b
     its promise is over."""
     settings = {"lend": "none"} if profile == "aryl" else {}
     built = replace(build(profile, parse_profile(profile, settings)), repack=False)
-    failed, before = FailedPromises(), dict[Key, ScheduledJob]()
+    failed, before = ReservationFailures(), dict[Key, JobView]()
     good, number = tenant("good", "good", "2026-01-02T03:03:00Z"), 0
     evil = tenant("evil", "e0", "2026-01-02T03:00:00Z")
     for at_s in range(0, 900, 15):
@@ -218,7 +218,7 @@ QUOTA = Invalid("POST", 403, "Forbidden", 'pods "j-worker-0" is forbidden: excee
 )
 def test_a_pod_that_is_refused_bars_its_job_until_it_is_made(error: ApiError, barred: bool) -> None:
     api, cache = Api({"pods": error}), cast("Any", Cache())
-    executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("Recorder", Events()))
+    executor = Executor(cast("ApiClient", api), Caches(cache, cache, cache), cast("EventRecorder", Events()))
     body = {"metadata": {"name": "j-worker-0", "labels": {"a": "b"}}}
     create = Decision(actions=(Create("Pod", "j-worker-0", lambda: body),))
     with pytest.raises(type(error)):

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_tfjob.controller.job.inject import inject
 from elastic_tfjob.controller.job.pods import render_pod, render_service, tf_config
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.model.pod import Pod
 from unit.build import job, pod, replicas
 
 DOMAIN = "tf.training.org"

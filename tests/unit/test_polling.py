@@ -19,10 +19,10 @@ from elastic_tfjob.controller.kube import reports as reports_module
 from elastic_tfjob.controller.kube import supervise
 from elastic_tfjob.controller.kube.queue import fair_share
 from elastic_tfjob.controller.kube.reports import Reports, ask_directly, open_session
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import StatusPolling
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import StatusPolling
 
 from .build import pod
 

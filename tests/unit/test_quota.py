@@ -8,10 +8,10 @@ import pytest
 from elastic_tfjob.controller.job.decision import Create, Decision, TryPods
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Invalid
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches
-from elastic_tfjob.controller.objects.quota import excess
+from elastic_tfjob.controller.model.quota import excess
 from unit.build import UID, job
 
 Raw = dict[str, Any]
@@ -118,7 +118,7 @@ def test_what_is_tried_before_a_job_is_recreated(readable: bool) -> None:
 
     async def said(count: int) -> str:
         api = cast("ApiClient", Api(readable))
-        executor = Executor(api, Caches(cache, cache, cache, cache), cast("Recorder", None))
+        executor = Executor(api, Caches(cache, cache, cache, cache), cast("EventRecorder", None))
         tried = TryPods(7, (Create("Pod", "j-worker-1", lambda: CPU),), (count,), quota=False)
         await executor.carry_out(job(), Decision(actions=(tried,)))
         return executor.admission(job().uid)[7]

@@ -25,13 +25,13 @@ from elastic_tfjob.controller.job.decision import (
     DeletePodGroup,
     DeleteService,
     Event,
-    Settings,
+    ReconcileSettings,
     UpdatePodGroup,
 )
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import EXPORTER, INSTALL, Pod
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import EXPORTER, INSTALL, Pod
+from elastic_tfjob.controller.model.status import format_time
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {COMMAND_ANNOTATION: STOP_COMMAND}
@@ -437,8 +437,8 @@ class TestOwnership:
 class TestGang:
     """PodGroups."""
 
-    VOLCANO = Settings(gang_scheduler="Volcano")
-    PLUGINS = Settings(gang_scheduler="my-scheduler")
+    VOLCANO = ReconcileSettings(gang_scheduler="Volcano")
+    PLUGINS = ReconcileSettings(gang_scheduler="my-scheduler")
 
     def test_volcano_first_the_group(self) -> None:
         """No pod is created before Volcano has admitted the gang."""
@@ -603,11 +603,11 @@ JOBS = st.builds(
 )
 
 
-def stored(found: Job, decision: Decision) -> Job:
+def stored(found: TFJob, decision: Decision) -> TFJob:
     """The job once the decision's status is stored."""
     if decision.status is None:
         return found
-    return Job(
+    return TFJob(
         found.namespace,
         found.name,
         found.uid,
@@ -620,7 +620,7 @@ def stored(found: Job, decision: Decision) -> Job:
 
 
 @given(JOBS, PODS)
-def test_every_decision(found: Job, pods: list[Pod]) -> None:
+def test_every_decision(found: TFJob, pods: list[Pod]) -> None:
     """Each replica is created at most once and only in range; deleted only if there, once; a verdict settles."""
     spec = found.spec()
     decision = decide(found, pods=tuple(pods))
@@ -643,7 +643,7 @@ def test_every_decision(found: Job, pods: list[Pod]) -> None:
 
 
 @given(JOBS, PODS, PODS)
-def test_a_finished_job_stays_finished(found: Job, before: list[Pod], after: list[Pod]) -> None:
+def test_a_finished_job_stays_finished(found: TFJob, before: list[Pod], after: list[Pod]) -> None:
     """Whatever its pods do later, no pod is created and the verdict stands."""
     found = stored(found, decide(found, pods=tuple(before)))
     assume(found.status().finished)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Observed, Settings
+from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.pods import replica_labels
 from elastic_tfjob.controller.kube import reconciler as module
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import Caches, jobs_path
 from elastic_tfjob.controller.kube.queue import KeyQueue
 from elastic_tfjob.controller.kube.reconciler import Reconciler
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 
 KEY = ("ns", "j")
 JOB, PODS = f"{jobs_path('ns')}/j", "/api/v1/namespaces/ns/pods"
@@ -61,13 +61,13 @@ class Bench:
         self.caches.jobs.seen(a_job(1))
         self.caches.pods.seen(a_pod(0, 1))
 
-        def decide(observed: Observed, _: Settings) -> Decision:
+        def decide(observed: Observed, _: ReconcileSettings) -> Decision:
             self.seen.append((observed.job.version, {pod.name for pod in observed.pods}))
             return decisions[observed.job.version]
 
         monkeypatch.setattr(module, "reconcile", decide)
 
-        def observe(job: Job, now: datetime) -> Observed:
+        def observe(job: TFJob, now: datetime) -> Observed:
             return Observed(job, now, pods=self.caches.pods.of_job(job.key))
 
         self.reconciler = Reconciler(
@@ -78,7 +78,7 @@ class Bench:
             reports=SimpleNamespace(follow=lambda *_: None),  # type: ignore[arg-type]
             recorder=SimpleNamespace(),  # type: ignore[arg-type]
             observe=observe,
-            settings=Settings,
+            settings=ReconcileSettings,
             holds=lambda: True,
         )
 
@@ -91,7 +91,7 @@ class Bench:
             raise answer
         return answer
 
-    async def carry_out(self, job: Job, decision: Decision) -> None:
+    async def carry_out(self, job: TFJob, decision: Decision) -> None:
         self.done.append((job.version, decision))
         if self.errors:
             raise self.errors.pop(0)

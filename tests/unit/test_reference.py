@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from elastic_tfjob.controller.objects.catalogue import EVENTS
+from elastic_tfjob.controller.model.catalogue import EVENTS
 from elastic_tfjob.exporter.files import status
 from elastic_tfjob.runtime import protocol
 

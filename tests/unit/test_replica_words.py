@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_tfjob.api.words import count_in_words, counts_in_words
-from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.scheduling.reasons import Reason
 
 

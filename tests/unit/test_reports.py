@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.reading import MAX_STARTS, MAX_STATUS_BYTES
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.reports import Report
 
 FULL: dict[str, Any] = {
     "at": 1000.5,

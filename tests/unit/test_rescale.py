@@ -20,18 +20,18 @@ from elastic_tfjob.controller.job.decision import (
     Decision,
     DeletePod,
     Observed,
+    ReconcileSettings,
     ResizePod,
     SendCommand,
-    Settings,
 )
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.executor import Refusals
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.reports import MemoryUse
-from elastic_tfjob.controller.objects.service import Record
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.reports import MemoryUse
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
 from harness.effort import effort
 from unit import build, pretend
 from unit.pretend import ELASTIC, Cluster, started
@@ -485,7 +485,7 @@ def test_a_job_that_is_not_elastic_is_never_touched(annotations: dict[str, str])
 class TestWaiting:
     """Under a profile that places jobs."""
 
-    WAITS = Settings(image="operator:1", wait_for_target=True)
+    WAITS = ReconcileSettings(image="operator:1", wait_for_target=True)
 
     def test_no_pods_before_there_is_a_target(self) -> None:
         cluster = Cluster(settings=self.WAITS)
@@ -611,7 +611,7 @@ def _resized(
     asks = {"resources": {"requests": {"cpu": "1"}}, "name": "tensorflow", "image": "i"}
     there = {"Worker": nodes} if nodes else {}
     target = Target(1, {"Worker": len(planned)}, there, {"Worker": planned}, "shrinks")
-    stored = State("Stable", 1, replicas={"Worker": len(planned)}, nodes=there, cpu={"Worker": planned})
+    stored = StoredState("Stable", 1, replicas={"Worker": len(planned)}, nodes=there, cpu={"Worker": planned})
     annotations = {**ELASTIC, f"{PREFIX}target": target.to_json(), f"{PREFIX}state": stored.to_json()}
     job = build.job({"Worker": build.replicas(3, containers=[asks])}, annotations=annotations)
     pods = [
@@ -669,8 +669,13 @@ def test_whether_a_job_is_distributed_is_no_matter_of_the_moment(
 ) -> None:
     """A program for several replicas reads TF_CONFIG, also when it has shrunk to one and its pods are made anew."""
     annotations = {f"{PREFIX}{name}": str(value) for name, value in bounds.items()}
-    annotations |= {f"{PREFIX}checkpoint-dir": "/c", f"{PREFIX}state": State("Stable", 1, replicas=running).to_json()}
-    decision = build.decide(build.job(declared, annotations=annotations), settings=Settings(image="operator:1"))
+    annotations |= {
+        f"{PREFIX}checkpoint-dir": "/c",
+        f"{PREFIX}state": StoredState("Stable", 1, replicas=running).to_json(),
+    }
+    decision = build.decide(
+        build.job(declared, annotations=annotations), settings=ReconcileSettings(image="operator:1")
+    )
     pods = [each.body for each in decision.actions if isinstance(each, Create) and each.kind == "Pod"]
     named = [{env["name"] for env in pod["spec"]["containers"][0].get("env", ())} for pod in pods]
     assert len(pods) == sum(running.values())
@@ -681,7 +686,7 @@ def test_whether_a_job_is_distributed_is_no_matter_of_the_moment(
 @pytest.mark.parametrize("nodes", [("b",), ()])
 def test_a_job_of_one_replica_gets_no_tf_config_later(types: dict[str, int], nodes: tuple[str, ...]) -> None:
     """When it was moved, or stopped, its program finds what it found at first: none."""
-    name, waits = next(iter(types)), Settings(image="operator:1", wait_for_target=True)
+    name, waits = next(iter(types)), ReconcileSettings(image="operator:1", wait_for_target=True)
     cluster = Cluster(annotations={f"{PREFIX}checkpoint-dir": "/c"}, types=types, settings=waits)
     for generation, there in enumerate((("a",), nodes, ("a",))):
         target = Target(generation, types if there else {}, {name: there} if there else {}, reason="wanted")
@@ -718,7 +723,7 @@ def test_state_survives_its_annotation() -> None:
     cluster.target(1, Worker=3)
     cluster.until("Preparing")
     state = cluster.state
-    assert State.parse(state.to_json()) == state
+    assert StoredState.parse(state.to_json()) == state
 
 
 def conditions(cluster: Cluster) -> list[str]:
@@ -957,7 +962,7 @@ class TestWithoutHook:
 
 def test_a_job_that_is_only_placed_follows_its_spec() -> None:
     """An edit of its replicas is followed as upstream does it: the pods that stay go on."""
-    waits = Settings(image="operator:1", wait_for_target=True)
+    waits = ReconcileSettings(image="operator:1", wait_for_target=True)
     declared = {"Chief": 1, "PS": 1, "Worker": 2}
     placed = {f"{PREFIX}placement": "auto"}
     cluster = started(
@@ -978,9 +983,9 @@ def test_a_job_that_is_only_placed_follows_its_spec() -> None:
 
 def test_a_job_that_was_suspended_while_it_waited_starts_when_nobody_decides_for_it() -> None:
     """Its state has no size, and none will come."""
-    cluster = Cluster(settings=Settings(image="operator:1", wait_for_target=True))
+    cluster = Cluster(settings=ReconcileSettings(image="operator:1", wait_for_target=True))
     cluster.run(3)
-    cluster.settings = Settings(image="operator:1")
+    cluster.settings = ReconcileSettings(image="operator:1")
     cluster.spec = {"runPolicy": {"suspend": True}}
     cluster.run(3)
     cluster.spec = {}
@@ -996,7 +1001,7 @@ class TestStopped:
     """A plan takes all from a job, and gives it back later."""
 
     def stopped(self, annotations: dict[str, str]) -> Cluster:
-        waits = Settings(image="operator:1", wait_for_target=True)
+        waits = ReconcileSettings(image="operator:1", wait_for_target=True)
         cluster = Cluster(annotations=dict(annotations), settings=waits)
         cluster.target(0)
         cluster.run(5)
@@ -1024,15 +1029,15 @@ class TestStopped:
     def test_its_record(self) -> None:
         """What it had before counts, what it waits does not."""
         cluster = self.stopped(FIXED)
-        record = Record.of(cluster.annotations, "job-uid")
+        record = UsageRecord.of(cluster.annotations, "job-uid")
         assert (record.placed, record.stops, bool(record.stopped)) == ("", 1, True)
         assert 0 < record.executed_s < 20
         assert record.service == 4 * record.executed_s
         cluster.run(100)
-        assert Record.of(cluster.annotations, "job-uid") == record
+        assert UsageRecord.of(cluster.annotations, "job-uid") == record
         cluster.target(2)
         cluster.run(10)
-        again = Record.of(cluster.annotations, "job-uid")
+        again = UsageRecord.of(cluster.annotations, "job-uid")
         assert again.placed
         assert (again.executed_s, again.service, again.held) == (record.executed_s, record.service, 4)
 
@@ -1040,7 +1045,7 @@ class TestStopped:
     def test_it_is_closed_once(self, how: str) -> None:
         """A job that has ended or is suspended is not written again and again. Neither is a stop of a plan's, after
         which it would have to wait."""
-        cluster = Cluster(annotations=dict(FIXED), settings=Settings(image="operator:1", wait_for_target=True))
+        cluster = Cluster(annotations=dict(FIXED), settings=ReconcileSettings(image="operator:1", wait_for_target=True))
         cluster.target(0)
         cluster.run(10)
         if how == "ended":
@@ -1048,7 +1053,7 @@ class TestStopped:
         else:
             cluster.spec = {"runPolicy": {"suspend": True}}
         cluster.run(10)
-        record = Record.of(cluster.annotations, "job-uid")
+        record = UsageRecord.of(cluster.annotations, "job-uid")
         assert (record.placed, record.stops, record.stopped) == ("", 0, "")
         assert record.executed_s > 5
         looked = decision_of(cluster)
@@ -1122,7 +1127,7 @@ class TestGang:
     @pytest.mark.parametrize(("policy", "grown"), [({}, 6), ({"minAvailable": 4}, 4)])
     def test_it_follows_the_size(self, policy: dict[str, int], grown: int, scheduler: str) -> None:
         """A minAvailable of the user's is a minimum still where the job has grown."""
-        found = Settings(image="operator:1", gang_scheduler=scheduler)
+        found = ReconcileSettings(image="operator:1", gang_scheduler=scheduler)
         cluster = started(settings=found, spec={"runPolicy": {"schedulingPolicy": policy}} if policy else {})
         assert cluster.gang[-1]["minMember"] == 4
         cluster.target(1, Worker=4)
@@ -1138,7 +1143,7 @@ class TestGang:
 
     def test_pods_go_while_volcano_says_pending(self) -> None:
         """It says so once the chief is gone, for as long as the others leave too little room for the whole gang."""
-        found = Settings(image="operator:1", gang_scheduler="volcano")
+        found = ReconcileSettings(image="operator:1", gang_scheduler="volcano")
         cluster = started(settings=found, annotations={**ELASTIC, f"{PREFIX}rescale": "recreate"})
         cluster.target(1, Worker=3)
         cluster.until("Recreating")
@@ -1156,7 +1161,7 @@ class TestGang:
 
     def test_a_stopped_job_has_none(self) -> None:
         """Volcano would keep the room for it that others were given."""
-        found = Settings(image="operator:1", gang_scheduler="volcano", wait_for_target=True)
+        found = ReconcileSettings(image="operator:1", gang_scheduler="volcano", wait_for_target=True)
         cluster = Cluster(settings=found)
         cluster.target(0)
         cluster.run(5)

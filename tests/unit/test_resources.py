@@ -15,7 +15,7 @@ from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.job.inject import inject, requests_with, resources_of
 from elastic_tfjob.controller.job.owned import render_pod_group
-from elastic_tfjob.controller.objects.quantities import (
+from elastic_tfjob.controller.model.quantities import (
     allocatable,
     amounts,
     cpu_of,

@@ -9,8 +9,8 @@ import yaml
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL, TFJobSpec
 from elastic_tfjob.commands.check import about_job
-from elastic_tfjob.controller.objects.pod import STATUS_PORT
-from elastic_tfjob.controller.objects.quantities import requests_of
+from elastic_tfjob.controller.model.pod import STATUS_PORT
+from elastic_tfjob.controller.model.quantities import requests_of
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 Free = tuple[int, ...]

@@ -14,16 +14,15 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import supervise
 from elastic_tfjob.controller.kube.errors import Invalid, Unavailable
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning import quarantine, targets
 from elastic_tfjob.controller.planning import round as round_
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
-from elastic_tfjob.controller.planning.quarantine import Budget, Isolated, without_offenders
+from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.planning.quarantine import Isolated, SearchBudget, bisect_failing_jobs
 from elastic_tfjob.controller.planning.round import describe_all
 from elastic_tfjob.controller.schedule import loop, writers
 from elastic_tfjob.controller.schedule.loop import Scheduler
@@ -106,7 +105,7 @@ class World:
         self.server = Server(jobs)
         self.events: list[tuple[str, Event]] = []
         api: Any = self.server
-        self.jobs: Informer[Job] = Informer(api, "/jobs", Job.parse, lambda _: None, touched=self._touched)
+        self.jobs: Informer[TFJob] = Informer(api, "/jobs", TFJob.parse, lambda _: None, touched=self._touched)
         self.pods: Informer[Pod] = Informer(api, "/pods", Pod.parse, lambda _: None, touched=self._touched)
         reports: Any = self
         recorder: Any = self
@@ -132,7 +131,7 @@ class World:
     def of_job(self, _: Key) -> dict[str, Any]:
         return {}
 
-    def record(self, job: Job, event: Event) -> None:
+    def record(self, job: TFJob, event: Event) -> None:
         self.events.append((job.name, event))
 
     @contextlib.asynccontextmanager
@@ -201,8 +200,8 @@ async def test_what_a_plan_expects_is_written_with_the_target() -> None:
     world = World([tfjob("good", total_steps="6000", estimated_duration="10m")])
     async with world.running():
         await world.until(lambda: "good" in world.server.targets and bool(world.server.targets["good"].replicas))
-    annotations = world.server.jobs["good"]["metadata"]["annotations"]
-    assert json.loads(annotations[EXPECTS_ANNOTATION]) == {"generation": 0, "steps_per_s": 10.0}
+    text = world.server.jobs["good"]["metadata"]["annotations"][TARGET_ANNOTATION]
+    assert json.loads(text)["expects"] == 10.0
     assert world.server.targets["good"].reason.endswith(" (expects 10 steps/s, estimated)")
 
 
@@ -412,7 +411,7 @@ class Core:
     async def search(
         self, *groups: dict[str, list[Numbered]], tries: int = 2000, seconds: float = 6.0
     ) -> Isolated[Numbered, frozenset[Numbered]]:
-        found = await without_offenders(groups, self, Budget(tries, seconds, lambda: self.now))
+        found = await bisect_failing_jobs(groups, self, SearchBudget(tries, seconds, lambda: self.now))
         parts = [found.result, set(found.offenders), set(found.untried)]
         assert sum(map(len, parts)) == len(everybody(*groups)), "each job is in one of the three"
         assert set().union(*parts) == everybody(*groups)
@@ -524,7 +523,7 @@ async def test_of_jobs_that_only_fail_together_one_is_left_out(pair: tuple[Numbe
 async def test_a_core_that_never_works_is_no_jobs_fault() -> None:
     core = Core(lambda _: True, lambda _: 0.001)
     with pytest.raises(ValueError, match="no"):
-        await without_offenders([many(1, 8)], core, Budget(10, 6.0))
+        await bisect_failing_jobs([many(1, 8)], core, SearchBudget(10, 6.0))
     found = await Core(bool, lambda _: 0.0).search(many(1, 1))
     assert set(found.offenders) == {("ns-0", 0)}
     assert not found.result
@@ -585,7 +584,7 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
     async with world.running():
         await world.until(lambda: bool(world.left_out))
         monkeypatch.setattr(world.scheduler, "_describe", describe_for_long)
-        monkeypatch.setattr(quarantine.LeftOut, "due", property(lambda _: set()))
+        monkeypatch.setattr(quarantine.Quarantine, "due", property(lambda _: set()))
         world.scheduler.touched(("ns", "good-0"))
         await world.until(lambda: bool(tries))
     assert tries[0]
@@ -613,7 +612,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are not left out as the bad ones are."""
-    monkeypatch.setattr(loop, "_SEARCH", Budget(tries=24, seconds=60.0))
+    monkeypatch.setattr(loop, "_SEARCH", SearchBudget(tries=24, seconds=60.0))
     break_for_bad(monkeypatch, round_, "schedule", lambda snapshot, _: any("/bad-" in key for key in snapshot.jobs))
     jobs = [tfjob(f"{'bad' if k % 4 == 0 else 'good'}-{k}") for k in range(16)]
     world = World(jobs)
@@ -628,7 +627,7 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
     monkeypatch.setattr(loop, "_SPACING_S", 0.1)
-    monkeypatch.setattr(ScheduledJob, "passing", property(lambda _: False))  # they do wait: for their pods
+    monkeypatch.setattr(JobView, "passing", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd(), configuration=parse_configuration("profile: kips\nprofiles: {kips: {interval_s: 0.1}}"))
     looks: list[set[str]] = []
     works = describe_all

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import CpuUse, Report
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import CpuUse, Report
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import active, judge
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
@@ -63,7 +63,7 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def candidates(draw: st.DrawFn, name: str) -> tuple[Job, tuple[Pod, ...], dict[str, Report]]:
+def candidates(draw: st.DrawFn, name: str) -> tuple[TFJob, tuple[Pod, ...], dict[str, Report]]:
     said = draw(
         st.fixed_dictionaries(
             {},
@@ -106,14 +106,12 @@ def candidates(draw: st.DrawFn, name: str) -> tuple[Job, tuple[Pod, ...], dict[s
     return job, tuple(pods), {pod.name: report for pod in pods if draw(st.booleans())}
 
 
-def described(
-    job: Job, pods: tuple[Pod, ...], reports: dict[str, Report], before: ScheduledJob | None = None
-) -> ScheduledJob:
+def described(job: TFJob, pods: tuple[Pod, ...], reports: dict[str, Report], before: JobView | None = None) -> JobView:
     unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
     return scheduled_job(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
 
 
-def used_on(found: ScheduledJob, target: Target | None) -> dict[str, Resources]:
+def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
     """What a job takes of each node, with what it is promised."""
     total = {name: found.others.get(name, NOTHING).plus(found.held.get(name, NOTHING)) for name in NODES}
     if target is None or found.job is None:

@@ -8,11 +8,11 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job import cpu as cpu_module
-from elastic_tfjob.controller.job.decision import Settings
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.quantities import CpuAsked, cpu_of
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.job.decision import ReconcileSettings
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.quantities import CpuAsked, cpu_of
+from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import cpu_shared
 from elastic_tfjob.scheduling.forecasts import expected_rate
 from elastic_tfjob.scheduling.resources import Resources
@@ -145,7 +145,7 @@ class TestSimulated:
 
 def placed(**options: Any) -> Cluster:
     """A chief, a PS and two workers that hold 100 millicores each, the second worker on a node of its own."""
-    cluster = started(settings=Settings(image="operator:1", shares_cpu=True), **options)
+    cluster = started(settings=ReconcileSettings(image="operator:1", shares_cpu=True), **options)
     return aimed(cluster, {})
 
 
@@ -200,7 +200,7 @@ class TestLive:
         assert set(held(cluster).values()) == {(100, 100)}
 
     def test_a_namespace_that_does_not_allow_it_still_lends(self) -> None:
-        cluster = started(settings=Settings(image="operator:1", shares_cpu=True))
+        cluster = started(settings=ReconcileSettings(image="operator:1", shares_cpu=True))
         cluster.refused = {(pod.uid, "share"): cluster.now + timedelta(days=1) for pod in cluster.pods.values()}
         aimed(cluster, {"Worker": (250, 100)})
         assert held(cluster)["worker-0"] == (250, 250)
@@ -208,7 +208,9 @@ class TestLive:
 
     def test_cpu_is_asked_for_before_it_is_shared(self) -> None:
         """Where a namespace does not allow a limit, that must not cost what is lent."""
-        cluster = aimed(started(settings=Settings(image="operator:1", shares_cpu=True)), {"Worker": (250, 100)})
+        cluster = aimed(
+            started(settings=ReconcileSettings(image="operator:1", shares_cpu=True)), {"Worker": (250, 100)}
+        )
         first = [(each.request, each.limit, each.change) for each in cluster.resized if each.name == "j-worker-0"]
         assert first == [(250, 250, "more"), (250, 450, "share")]
 
@@ -257,7 +259,7 @@ def test_a_pass_reads_what_a_replica_asks_for_no_more_than_twice(
         return cpu_of(spec, *names)
 
     types = {"Chief": 1, "PS": 1, "Worker": 300}
-    cluster = started(types=types, settings=Settings(image="operator:1", shares_cpu=True))
+    cluster = started(types=types, settings=ReconcileSettings(image="operator:1", shares_cpu=True))
     nodes = {name: ("any",) * count for name, count in types.items()}
     cluster.annotations[TARGET_ANNOTATION] = Target(0, types, nodes, {}, "idle capacity").to_json()
     cluster.run(1)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import CpuUse, Report
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.core_job import Unfit, active, judge, verdict_due_s
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import CpuUse, Report
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
+from elastic_tfjob.controller.planning.core_job import RejectedNodes, active, judge, verdict_due_s
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling import plan as core
@@ -36,10 +36,10 @@ PREFIX = "elastic.kubeflow.org/"
 GI = 2**30
 
 
-def node(name: str, cpu: str = "4", **fields: Any) -> Node:
+def node(name: str, cpu: str = "4", **fields: Any) -> KubeNode:
     """A Ready node as the API sends it."""
     spec = {key: fields.pop(key) for key in ("taints", "unschedulable") if key in fields}
-    return Node.parse(
+    return KubeNode.parse(
         {
             "metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": {"zone": name[-1]}},
             "spec": spec,
@@ -58,11 +58,10 @@ def elastic_job(
     *,
     target: Any = None,
     state: Any = None,
-    indexes: Any = None,
     said: dict[str, str] | None = None,
     workers: int = 1,
     **pod_spec: Any,
-) -> Job:
+) -> TFJob:
     """1 PS and workers between 1 and 4, of one core each."""
     asks = {"containers": [{"name": "tensorflow", "image": "i", "resources": {"requests": {"cpu": "1"}}}], **pod_spec}
     annotations = {"max-workers": "4", "min-workers": "1", "checkpoint-dir": "/c", "inject": "none", **(said or {})}
@@ -70,8 +69,6 @@ def elastic_job(
     for name, value in (("target", target), ("state", state)):
         if value is not None:
             annotations[PREFIX + name] = value if isinstance(value, str) else json.dumps(value)
-    if indexes is not None:
-        annotations[INDEXES_ANNOTATION] = json.dumps(indexes)
     types = {"PS": {"replicas": 1}, "Worker": {"replicas": workers}}
     return job({name: {**each, "template": {"spec": asks}} for name, each in types.items()}, annotations=annotations)
 
@@ -93,11 +90,11 @@ def bound(kind: str, index: int, name: str = "n1", cpu: int = 1000, **fields: An
 PODS = (bound("ps", 0), bound("worker", 0))
 
 
-def look(found: Job | None, pods: tuple[Pod, ...] = (), **fields: Any) -> ScheduledJob:
+def look(found: TFJob | None, pods: tuple[Pod, ...] = (), **fields: Any) -> JobView:
     return scheduled_job(found, pods, nodes=fields.pop("nodes", NODES), now=fields.pop("now", NOW), **fields)
 
 
-def described(found: Job, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
+def described(found: TFJob, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
     made = look(found, pods, **fields).job
     assert made is not None
     return made
@@ -156,7 +153,7 @@ def test_what_may_be_done_to_a_job(said: dict[str, str], may: tuple[bool, bool, 
 def test_service_is_what_the_record_says() -> None:
     """So that LAS means live what it means in simulation: a job that has had more goes behind one that has had less."""
     placed = format_time(NOW - timedelta(seconds=100))
-    record = Record(placed=placed, held=2, executed_s=50.0, service=5000.0)
+    record = UsageRecord(placed=placed, held=2, executed_s=50.0, service=5000.0)
     found = elastic_job(target=target(), state=state())
     found.annotations[RECORD_ANNOTATION] = record.to_json()
     made = described(found, PODS)
@@ -225,7 +222,7 @@ def test_constraints() -> None:
     ],
     ids=["plain", "placement-none", "suspended", "of-another", "finished"],
 )
-def test_not_decided_for_but_counted(found: Job) -> None:
+def test_not_decided_for_but_counted(found: TFJob) -> None:
     made = look(found, (bound("worker", 0), bound("worker", 1, phase="Succeeded")))
     assert made.job is None
     assert made.others == {"n1": Resources(1000, pods=1)}
@@ -356,8 +353,7 @@ def test_without_limits_what_a_start_uses_counts_for_nothing() -> None:
     free = tuple(replace(each, cpu=CpuAsked(1000, 0)) for each in PODS)
     limited = tuple(replace(each, cpu=CpuAsked(1000, 1000)) for each in PODS)
     seen = elastic_job(target=target(), state=state())
-    seen.annotations[UID_ANNOTATION] = UID
-    seen.annotations[RECORD_ANNOTATION] = Record(placed=format_time(NOW)).to_json()
+    seen.annotations[RECORD_ANNOTATION] = UsageRecord(placed=format_time(NOW)).to_json()
     imports = Report(at=100.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.5), mean_cores=0.5)
     first = replace(imports, step=3, first_step_at=90.0, last_step_at=99.0, mean_steps_per_s=0.1)
     later = replace(first, at=120.0, step=40, last_step_at=119.0, mean_steps_per_s=2.0)
@@ -378,11 +374,11 @@ def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window
     """With a limit it is at once: what is used is measured anew then."""
     pods = tuple(replace(each, cpu=CpuAsked(1000, limit)) for each in PODS)
 
-    def after(seconds: float, cpu: int, before: ScheduledJob | None) -> ScheduledJob:
+    def after(seconds: float, cpu: int, before: JobView | None) -> JobView:
         seen = elastic_job(target=target(cpu={"Worker": [cpu]}), state=state())
         return scheduled_job(seen, pods, nodes=NODES, now=NOW + timedelta(seconds=seconds), before=before)
 
-    def told(found: ScheduledJob) -> bool:
+    def told(found: JobView) -> bool:
         assert found.job is not None
         assert found.job.cpu_limited is bool(limit)
         return found.job.cpu_settled
@@ -446,13 +442,13 @@ def test_evolved_equals_built_anew() -> None:
 # From plan to targets
 
 
-def planned(found: ScheduledJob, change: core.Target | None = None, **others: ScheduledJob) -> dict[str, Target]:
+def planned(found: JobView, change: core.Assignment | None = None, **others: JobView) -> dict[str, Target]:
     everything = {"ns/j": found, **others}
     made = assemble(everything.values(), NODES, [], NOW.timestamp())
     return decide(core.Plan(made, {"ns/j": change} if change else {}), everything)
 
 
-START = core.Target({"PS": ("n1",), "Worker": ("n1", "n2")}, "fits")
+START = core.Assignment({"PS": ("n1",), "Worker": ("n1", "n2")}, "fits")
 
 
 def test_first_start_is_generation_0_however_long_it_waited() -> None:
@@ -465,7 +461,7 @@ def test_first_start_is_generation_0_however_long_it_waited() -> None:
 
 
 LOST = Reason("lost", {"gone": ("n1",)})
-MOVED = core.Target({"PS": ("n1",), "Worker": ("n2",)}, "moved: n1 is gone")
+MOVED = core.Assignment({"PS": ("n1",), "Worker": ("n2",)}, "moved: n1 is gone")
 
 
 def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> None:
@@ -477,7 +473,7 @@ def test_another_size_or_a_replica_on_another_node_is_one_generation_more() -> N
 KNOWN = {"las.forgiven": 120.5}
 
 
-def remembered(found: ScheduledJob, change: core.Target | None = None, **numbers: float) -> Target | None:
+def remembered(found: JobView, change: core.Assignment | None = None, **numbers: float) -> Target | None:
     """The target, if any, of a plan that remembers these numbers."""
     made = assemble([found], NODES, [], NOW.timestamp())
     plan = core.Plan(made, {"ns/j": change} if change else {}, memory={"ns/j": numbers})
@@ -503,7 +499,7 @@ def test_what_cannot_be_carried_out_now_is_not_remembered() -> None:
     found = look(elastic_job(target={**target(), "memory": KNOWN}, state=state()), PODS)
     nodes = {"n1": replace(NODES["n1"], allocatable=Resources(100, 0, 0, pods=9))}
     made = assemble([found], nodes, [], NOW.timestamp())
-    grows = core.Target({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
+    grows = core.Assignment({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
     assert decide(core.Plan(made, {"ns/j": grows}, memory={"ns/j": {"x": 1.0}}), {"ns/j": found}) == {}
 
 
@@ -534,7 +530,7 @@ def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -
 def test_a_replica_leaves_a_cordoned_node() -> None:
     """Its pod runs there, so that it is moved and not made anew."""
     found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
-    made = planned(found, core.Target({"PS": ("n2",), "Worker": ("n2",)}, LOST))["ns/j"]
+    made = planned(found, core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, LOST))["ns/j"]
     assert (made.generation, made.reason) == (1, "n1 is cordoned")
 
 
@@ -546,7 +542,7 @@ def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
     found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
     assert found.job is not None
     assert (found.job.phase, found.job.placement["Worker"]) == ("running", ("n1",))
-    again = core.Target({"PS": ("n2",), "Worker": ("n2",)}, LOST)
+    again = core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, LOST)
     assert planned(found, again)["ns/j"].generation == 2
 
 
@@ -560,8 +556,7 @@ def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     there = look(
         elastic_job(
             target=target(1, nodes=nodes),
-            state=state(replicas={"PS": 1, "Worker": 2}, nodes=nodes, generation=1),
-            indexes={"1": {"Worker": [1]}},
+            state=state(1, nodes=nodes, indexes={"Worker": [1]}),
         ),
         (bound("ps", 0), bound("worker", 1, "n2")),
     )
@@ -593,7 +588,7 @@ def test_room_that_is_not_given_up_yet_is_not_promised() -> None:
     leaving = look(None, pods)
     found = look(elastic_job())
     snapshot = assemble([found], NODES, [], 1.0)  # what the core was told: all of n2 will be free
-    change = core.Target({"PS": ("n2",), "Worker": ("n2",)}, "fits")
+    change = core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, "fits")
     assert decide(core.Plan(snapshot, {"ns/j": change}), {"ns/j": found})["ns/j"].replicas
     held = decide(core.Plan(assemble([found, leaving], NODES, [], 1.0), {"ns/j": change}), {"ns/j": found})["ns/j"]
     assert held.replicas == {}
@@ -610,7 +605,7 @@ def test_a_job_that_runs_without_target_gets_its_size() -> None:
 
 
 def test_only_a_job_that_can_resume_is_stopped() -> None:
-    stop = core.Target({}, "preempted")
+    stop = core.Assignment({}, "preempted")
     running = look(elastic_job(target=target(), state=state()), PODS)
     assert (planned(running, stop)["ns/j"].replicas, planned(running, stop)["ns/j"].generation) == ({}, 1)
     stiff = elastic_job(target=target(), state=state())
@@ -691,7 +686,7 @@ def test_what_is_asked_for_while_a_job_returns_gets_a_newer_generation(profile: 
     elif profile == "released":
         made = released(look(returned, PODS), "kips")
     elif profile == "stop":
-        made = planned(look(returned, PODS), core.Target({}, "preempted"))["ns/j"]
+        made = planned(look(returned, PODS), core.Assignment({}, "preempted"))["ns/j"]
     else:
         made = replanned(returned, PODS, profile=profile)[0]["ns/j"]
     assert made is not None
@@ -717,7 +712,9 @@ def refused_pod(kind: str, index: int, name: str = "n1", waited_s: float = 11.0,
     return replace(made, pinned=name, **fields)
 
 
-def unfit_of(*pods: Pod, known: dict[Any, Unfit] | None = None, later_s: float = 0.0) -> dict[Any, Unfit]:
+def unfit_of(
+    *pods: Pod, known: dict[Any, RejectedNodes] | None = None, later_s: float = 0.0
+) -> dict[Any, RejectedNodes]:
     return judge(known or {}, pods, NOW.timestamp() + later_s)
 
 
@@ -737,7 +734,7 @@ def test_a_refused_node_is_left_alone_for_longer_each_time() -> None:
         assert unfit_of(replace(old, unschedulable_at=no_time)) == {}
 
 
-def replanned(found: Job, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, ScheduledJob]:
+def replanned(found: TFJob, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, JobView]:
     """The targets that the profile comes to, and the candidate that they are for."""
     made = look(found, pods, nodes=nodes, unfit=active(unfit_of(*pods), NOW.timestamp()))
     plan = schedule(
@@ -798,7 +795,7 @@ def test_a_placeholder_is_never_written() -> None:
     pods = (bound("ps", 0), refused_pod("worker", 0))
     made = look(elastic_job(target=target(), state=state()), pods, unfit={("worker", "n1"): "no"})
     assert made.job is not None
-    lends = core.Target(made.job.placement, "CPU", {"PS": (1500,)})
+    lends = core.Assignment(made.job.placement, "CPU", {"PS": (1500,)})
     assert planned(made, lends)["ns/j"].nodes == {"PS": ("n1",), "Worker": ("n1",)}
 
 
@@ -953,16 +950,14 @@ def test_cpu_that_a_replica_gives_back_makes_room_for_another_of_its_job() -> No
     pods = (bound("ps", 0, cpu=1500), bound("worker", 0))
     found = look(elastic_job(target=target(), state=state()), pods)
     nodes = {"n1": replace(NODES["n1"], allocatable=NODES["n1"].allocatable._replace(cpu=3000))}
-    grown = core.Target({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
+    grown = core.Assignment({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
     made = assemble([found], nodes, [], NOW.timestamp())
     assert decide(core.Plan(made, {"ns/j": grown}), {"ns/j": found})["ns/j"].replicas == {"PS": 1, "Worker": 2}
 
 
 def test_a_target_of_another_job_is_none() -> None:
-    for uid, known in (("another", False), (UID, True), ("", True)):  # an older operator wrote no uid
-        found = elastic_job(target=target())
-        found.annotations.update({UID_ANNOTATION: uid} if uid else {})
-        assert (look(found).target is not None) == known
+    for uid, known in (("another", False), (UID, True), (None, True)):
+        assert (look(elastic_job(target=target(uid=uid))).target is not None) == known
 
 
 def test_kueues_jobs_stay_within_what_was_admitted() -> None:
@@ -978,7 +973,7 @@ def test_kueues_jobs_stay_within_what_was_admitted() -> None:
     assert fewer.terms is not None
     assert (fewer.job.spec.groups[1].maximum, fewer.terms.problems) == (1, [])
     metadata = {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "namespace": "n", "name": "j", "uid": "u"}
-    assert Job.parse({"metadata": {**metadata, "resourceVersion": "1"}}).queue == "q"
+    assert TFJob.parse({"metadata": {**metadata, "resourceVersion": "1"}}).queue == "q"
 
 
 def test_a_waiting_job_is_as_old_as_its_wait() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.status import JobStatus
+from elastic_tfjob.controller.model.status import JobStatus
 from unit.build import condition, decide, job
 
 THEN, NOW = "2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z"

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.decision import Count, Settings, Timeouts
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.stop import Stop
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.job.decision import Count, ReconcileSettings, Timeouts
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.target import Target
 from unit.pretend import Cluster
 
 ONE_SIZE = {f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000"}
@@ -25,7 +24,7 @@ class Stopped(Cluster):
     """A job that trains until a plan takes all from it; `counted`: what the operator has counted."""
 
     def __init__(self, annotations: dict[str, str] = ELASTIC, *, limit_s: float = 120.0, **options: Any) -> None:
-        waits = Settings(image="operator:1", wait_for_target=True, timeouts=Timeouts(stop_s=limit_s))
+        waits = ReconcileSettings(image="operator:1", wait_for_target=True, timeouts=Timeouts(stop_s=limit_s))
         self.counted: list[Count] = []
         super().__init__(annotations=dict(annotations), settings=waits, **options)
         self.target(0)
@@ -276,11 +275,12 @@ def test_a_cause_is_kept_with_the_size_that_it_led_to_whatever_the_target_says_b
     state = job.state
     assert [state.cause(done) for done in state.history] == ["asked", "grow"]
     assert [count.label for count in job.counted] == ["asked", "grow"]
-    assert job.annotations[CAUSES_ANNOTATION] == '{"1":"asked"}'
-    job.annotations[CAUSES_ANNOTATION] = "nonsense"
+    written = json.loads(job.annotations[STATE_ANNOTATION])
+    assert written["causes"] == {"1": "asked"}
+    job.annotations[STATE_ANNOTATION] = json.dumps({**written, "causes": "nonsense"})
     assert [job.state.cause(done) for done in job.state.history] == ["grow", "grow"]
     job.run(2)
-    assert CAUSES_ANNOTATION not in job.annotations
+    assert "causes" not in json.loads(job.annotations[STATE_ANNOTATION])
 
 
 @pytest.mark.parametrize("killed_after", range(7))
@@ -305,7 +305,7 @@ def test_it_is_read_with_its_bounds() -> None:
     job.run(5)
     state = job.state
     assert state.stop is not None
-    assert State.parse(state.to_json()) == replace(state, causes={})
+    assert StoredState.parse(state.to_json()) == state
     asked = "2026-01-01T00:00:00Z"
     cases: list[tuple[dict[str, Any], Stop | None]] = [
         ({"request": -1}, None),
@@ -315,5 +315,5 @@ def test_it_is_read_with_its_bounds() -> None:
     ]
     for wrong, read in cases:
         stop = {"request": 1, "asked": asked, "reached": 5, **wrong}
-        found = State.parse(json.dumps({**json.loads(state.to_json()), "stop": stop}))
-        assert found == replace(state, causes={}, stop=read), "the rest of the state stays"
+        found = StoredState.parse(json.dumps({**json.loads(state.to_json()), "stop": stop}))
+        assert found == replace(state, stop=read), "the rest of the state stays"

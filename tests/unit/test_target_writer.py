@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.state import Refused
-from elastic_tfjob.controller.objects.status import parse_time
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.state import Refused
+from elastic_tfjob.controller.model.status import parse_time
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.schedule.writers import TargetWriter
 
 KEY = ("ns", "j")

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_REPLICAS
-from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, Settings
+from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.objects.annotations import INDEXES_ANNOTATION
-from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.command import STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.reports import Report
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND
 
@@ -29,8 +28,10 @@ CPU = st.dictionaries(TYPES, st.lists(st.sampled_from([1, 100, 300, 10**9]), max
 NODES = st.dictionaries(TYPES, st.lists(st.sampled_from(["a", "b"]), max_size=4), max_size=2)
 PHASES = ["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 SIZE = {"generation": GENERATIONS, "replicas": COUNTS, "nodes": NODES, "cpu": CPU, "reason": st.text(max_size=5)}
+INDEXES = st.dictionaries(TYPES, st.lists(st.integers(-1, 4), max_size=4), max_size=2)
 NEXT = st.fixed_dictionaries(
-    {**SIZE, "slot": st.integers(0, 1), "mode": st.sampled_from(["overlap", "spare", "recreate"]), "before": COUNTS}
+    {**SIZE, "slot": st.integers(0, 1), "mode": st.sampled_from(["overlap", "spare", "recreate"]), "before": COUNTS},
+    optional={"indexes": INDEXES},
 )
 STATES = st.fixed_dictionaries(
     {
@@ -46,11 +47,9 @@ STATES = st.fixed_dictionaries(
         "total_steps": LARGE,
         "numbers_at": TIMES,
         "starts": st.sampled_from(["fork", "exec: why", "", 5]),
+        "indexes": INDEXES,
         "uid": st.sampled_from(["", UID, "another"]),
     },
-)
-INDEXES = st.dictionaries(
-    GENERATIONS.map(str), st.dictionaries(TYPES, st.lists(st.integers(-1, 4), max_size=4), max_size=2), max_size=2
 )
 TARGETS = st.fixed_dictionaries({**SIZE, "declared": COUNTS})
 JSON = st.recursive(
@@ -82,7 +81,7 @@ def _text(value: Any) -> str:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> TFJob:
     """A job as the API server may hold it, whoever wrote what of it."""
     container: dict[str, Any] = {"name": "tensorflow", "image": "t"}
     container |= draw(
@@ -108,8 +107,6 @@ def jobs(draw: st.DrawFn) -> Job:
     for name, made in (("state", STATES), ("target", TARGETS)):
         if draw(st.booleans()):
             annotations[f"{PREFIX}{name}"] = _text(draw(made if draw(st.integers(0, 3)) else JSON))
-    if draw(st.booleans()):
-        annotations[INDEXES_ANNOTATION] = _text(draw(INDEXES if draw(st.integers(0, 3)) else JSON))
     found = job(
         types,
         annotations=annotations,
@@ -176,7 +173,7 @@ REPORTS = st.builds(
     hook=st.none() | st.booleans(),
 )
 SETTINGS = st.builds(
-    Settings,
+    ReconcileSettings,
     gang_scheduler=st.sampled_from(["", "volcano", "scheduler-plugins"]),
     wait_for_target=st.booleans(),
     all_jobs=st.booleans(),
@@ -187,7 +184,7 @@ SETTINGS = st.builds(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.lists(pods(), max_size=6, unique_by=lambda each: each.name), st.data())
-def test_there_is_a_decision(found: Job, there: list[Pod], data: st.DataObject) -> None:
+def test_there_is_a_decision(found: TFJob, there: list[Pod], data: st.DataObject) -> None:
     """And it creates no more than a job may have, each once; and what is to be created can be rendered."""
     refused = {(each.uid, change): NOW.replace(year=2027) for each in there for change in CHANGES}
     decision = reconcile(

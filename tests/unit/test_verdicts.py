@@ -1,7 +1,7 @@
 """Deadlines in the scheduling loop, with an API server of our own: what is written, told and counted, and how often."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,14 +10,13 @@ from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.errors import Unavailable
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.objects.verdict import DEADLINE_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, TARGET_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.deadlines import Judged, judge_all
-from elastic_tfjob.controller.schedule import notices
-from elastic_tfjob.controller.schedule.notices import Verdicts
-from elastic_tfjob.controller.schedule.writers import in_turn
+from elastic_tfjob.controller.schedule import job_events
+from elastic_tfjob.controller.schedule.job_events import DeadlineEvents
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter, in_turn
 
 from . import test_scheduler as loop
 from .test_scheduler import PREFIX, Object, tfjob
@@ -62,29 +61,29 @@ class Desk:
     """Verdicts and what they say, without a loop. It is their informer, too."""
 
     def __init__(self, *jobs: Object, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(notices, "_LOOK_S", 0.0)
+        monkeypatch.setattr(job_events, "_LOOK_S", 0.0)
         self.server = Server(list(jobs))
         self.events: list[tuple[str, str]] = []
         api: Any = self.server
         me: Any = self
-        self.known: dict[Key, Job] = {}
-        self.verdicts = Verdicts(api, me, me)
+        self.known: dict[Key, TFJob] = {}
+        self.verdicts = DeadlineEvents(me, me, AnnotationWriter(api, self.seen, "notices"))
         for job in jobs:
             self.follow(job)
 
     def follow(self, raw: Object) -> None:
         self.seen(raw)
-        job = Job.parse(raw)
+        job = TFJob.parse(raw)
         self.verdicts.follow(job.key, job)
 
-    def seen(self, raw: Object) -> None:
-        job = Job.parse(raw)
+    def seen(self, raw: Mapping[str, Any]) -> None:
+        job = TFJob.parse(raw)
         self.known[job.key] = job
 
-    def of_job(self, key: Key) -> tuple[Job, ...]:
+    def of_job(self, key: Key) -> tuple[TFJob, ...]:
         return (self.known[key],)
 
-    def record(self, job: Job, event: Event) -> None:
+    def record(self, job: TFJob, event: Event) -> None:
         self.events.append((job.name, event.reason))
 
     async def look(self, times: int = 1) -> None:
@@ -136,18 +135,18 @@ async def test_a_deadline_that_is_taken_away_leaves_nothing(monkeypatch: pytest.
     del metadata["annotations"][PREFIX + "deadline"]
     desk.follow(desk.server.jobs["late"])
     await desk.look(2)
-    assert not {DEADLINE_ANNOTATION, VERDICT_ANNOTATION} & metadata["annotations"].keys()
+    assert not {NOTICES_ANNOTATION, VERDICT_ANNOTATION} & metadata["annotations"].keys()
     assert len(desk.server.writes) == 2
 
 
 async def test_jobs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_AT_ONCE", 3)
+    monkeypatch.setattr(job_events, "_AT_ONCE", 3)
 
     def two_of_them(jobs: Any, plan: Any, now_s: float, failed: Any, _: Callable[[], bool]) -> dict[str, Judged]:
         return judge_all(jobs, plan, now_s, failed, iter((False, False, True)).__next__)
 
-    monkeypatch.setattr(notices, "judge_all", two_of_them)
-    monkeypatch.setattr(notices, "_WRITES", 2)
+    monkeypatch.setattr(job_events, "judge_all", two_of_them)
+    monkeypatch.setattr(job_events, "_WRITES", 2)
     names = [f"late-{k}" for k in range(7)]
     desk = Desk(*(tfjob(name, deadline=ago(5)) for name in names), monkeypatch=monkeypatch)
     await desk.look(12)
@@ -156,8 +155,8 @@ async def test_jobs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has a thousand late jobs has them judged and written a few at a time, beside one of each other tenant."""
-    monkeypatch.setattr(notices, "_AT_ONCE", 12)
-    monkeypatch.setattr(notices, "_WRITES", 6)
+    monkeypatch.setattr(job_events, "_AT_ONCE", 12)
+    monkeypatch.setattr(job_events, "_WRITES", 6)
     many = [tfjob(f"many-{k}", deadline=ago(5)) for k in range(1000)]
     few = [in_namespace(f"tenant-{k}", tfjob(f"late-{k}-{n}", deadline=ago(5))) for k in range(3) for n in range(2)]
     desk = Desk(*many, *few, monkeypatch=monkeypatch)
@@ -170,8 +169,8 @@ async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_more_namespaces_than_one_look_writes_for_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_AT_ONCE", 4)
-    monkeypatch.setattr(notices, "_WRITES", 2)
+    monkeypatch.setattr(job_events, "_AT_ONCE", 4)
+    monkeypatch.setattr(job_events, "_WRITES", 2)
     jobs = [in_namespace(f"tenant-{k}", tfjob(f"late-{k}-{n}", deadline=ago(5))) for k in range(6) for n in range(9)]
     desk = Desk(*jobs, monkeypatch=monkeypatch)
     for round_ in range(2):
@@ -189,20 +188,20 @@ def test_whose_turn_it_is() -> None:
 
 
 async def test_one_whose_annotations_somebody_changes_back_takes_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_WRITES", 1)
+    monkeypatch.setattr(job_events, "_WRITES", 1)
     jobs = [tfjob("changed-back", deadline=ago(5)), tfjob("late", deadline=ago(5))]
     desk = Desk(*jobs, monkeypatch=monkeypatch)
     for _ in range(4):
         await desk.look()
         metadata = desk.server.jobs["changed-back"]["metadata"]
-        for name in (DEADLINE_ANNOTATION, VERDICT_ANNOTATION):
+        for name in (NOTICES_ANNOTATION, VERDICT_ANNOTATION):
             metadata["annotations"].pop(name, None)
         desk.follow(desk.server.jobs["changed-back"])
     assert ("late", "DeadlineMissed") in desk.events
 
 
 async def test_deadlines_that_are_taken_away_are_no_storm_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_WRITES", 2)
+    monkeypatch.setattr(job_events, "_WRITES", 2)
     jobs = [tfjob(f"late-{k}", deadline=ago(5)) for k in range(4)]
     desk = Desk(*jobs, monkeypatch=monkeypatch)
     await desk.look(2)
@@ -218,14 +217,14 @@ async def test_deadlines_that_are_taken_away_are_no_storm_of_writes(monkeypatch:
 
 async def test_a_verdict_that_changes_back_and_forth_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [1000.0]
-    monkeypatch.setattr("elastic_tfjob.controller.schedule.notices.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("elastic_tfjob.controller.schedule.job_events.time.monotonic", lambda: now_s[0])
     turns = iter(range(10**6))
 
     def wavers(jobs: Any, *_: Any) -> dict[str, Judged]:
         event = Event("Warning", "DeadlineAtRisk" if next(turns) % 2 else "DeadlineLimited", "words")
         return {name: Judged("at-risk", annotations={VERDICT_ANNOTATION: "at-risk"}, events=(event,)) for name in jobs}
 
-    monkeypatch.setattr(notices, "judge_all", wavers)
+    monkeypatch.setattr(job_events, "judge_all", wavers)
     desk = Desk(tfjob("j", deadline=ago(-500)), monkeypatch=monkeypatch)
     for _ in range(100):
         await desk.look()
@@ -256,7 +255,7 @@ async def test_in_the_loop(profile: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_one_that_waits_for_a_size_that_does_not_fit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's forecasts reach the verdict: 65 cores are wanted where there are 64."""
-    monkeypatch.setattr(notices, "_LOOK_S", 0.0)
+    monkeypatch.setattr(job_events, "_LOOK_S", 0.0)
     monkeypatch.setattr("elastic_tfjob.controller.planning.deadlines.HOLDS_S", 0.0)
     big = tfjob("big", deadline=ago(-3600), estimated_duration="10m", total_steps="600")
     big["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "65"
@@ -276,11 +275,11 @@ async def test_a_bug_in_what_is_told_of_deadlines_fails_no_round(monkeypatch: py
     before = value("elastic_tfjob_scheduling_failures_total")
     looked: list[None] = []
 
-    def fails(_: Verdicts) -> None:
+    def fails(_: DeadlineEvents) -> None:
         looked.append(None)
         raise RuntimeError
 
-    monkeypatch.setattr(Verdicts, "_measure", fails)
+    monkeypatch.setattr(DeadlineEvents, "_measure", fails)
     monkeypatch.setattr(loop, "Server", Server)
     world = loop.World([tfjob("late", deadline=ago(5))], "kips")
     async with world.running():

@@ -12,8 +12,8 @@ import pytest
 
 import elastic_tfjob
 from elastic_tfjob.controller.job.decision import Timeouts
-from elastic_tfjob.controller.objects.settings import RescaleLimits
-from elastic_tfjob.controller.objects.state import Phase
+from elastic_tfjob.controller.model.settings import RescaleLimits
+from elastic_tfjob.controller.model.state import Phase
 
 PACKAGE = Path(elastic_tfjob.__file__).parent
 PAGE = PACKAGE.parents[1] / "docs" / "reliability.md"
@@ -60,7 +60,7 @@ def _found() -> set[str]:
     return {
         f"{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}:{name}"
         for folder in FOLDERS
-        for path in sorted((PACKAGE / folder).glob("*.py"))
+        for path in sorted((PACKAGE / folder).glob("*.py")) or [PACKAGE / f"{folder}.py"]
         for name in blocking(path.read_text())
     }
 

@@ -8,10 +8,10 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import DeletePod, TryPods
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.pod import last_end
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.pod import last_end
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.request import refused_target
 from unit.pretend import ELASTIC, Cluster, started
 
@@ -176,10 +176,10 @@ class TestFirstStep:
         cluster.target(1, Worker=3)
         cluster.until("Switching")
         assert cluster.state.way_back is not None
-        assert State.parse(cluster.state.to_json()) == cluster.state
+        assert StoredState.parse(cluster.state.to_json()) == cluster.state
         cluster.until("Recreating")
         assert cluster.state.on_trial
-        assert State.parse(cluster.state.to_json()) == cluster.state
+        assert StoredState.parse(cluster.state.to_json()) == cluster.state
 
 
 class TestAdmission:

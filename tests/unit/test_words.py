@@ -30,11 +30,11 @@ from elastic_tfjob.api.reading import (
     moment,
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.objects.state import Next, Phase, Refused, Rescaled, State
-from elastic_tfjob.controller.objects.status import JobStatus, parse_time
-from elastic_tfjob.controller.objects.target import Mode, Target
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.model.state import Next, Phase, Refused, Rescaled, StoredState
+from elastic_tfjob.controller.model.status import JobStatus, parse_time
+from elastic_tfjob.controller.model.target import Mode, Target
 
 from .build import job
 
@@ -94,7 +94,7 @@ def check_target(found: Target) -> None:
     assert len(found.reason) <= MAX_TEXT
 
 
-def check_state(found: State) -> None:
+def check_state(found: StoredState) -> None:
     check_target(Target(found.generation, found.replicas, found.nodes, found.cpu, found.reason))
     assert found.slot in (0, 1)
     assert found.next is not None or not found.rescaling
@@ -117,10 +117,10 @@ def test_any_target_and_any_state(text: str) -> None:
         check_target(target)
         assert Target.parse(target.to_json()) == target
     with at_once(), contextlib.suppress(ValueError):
-        state = State.parse(text)
+        state = StoredState.parse(text)
         assert state is not None
         check_state(state)
-        assert State.parse(state.to_json()) == state
+        assert StoredState.parse(state.to_json()) == state
 
 
 COUNTS = st.dictionaries(st.sampled_from(["Chief", "PS", "Worker"]), st.integers(0, 600), min_size=1)
@@ -133,7 +133,7 @@ NODES = st.sampled_from([dict[str, tuple[str, ...]](), {"Worker": ("node-1", "n.
 SIZES = COUNTS.map(lambda counts: {**counts, "Worker": counts.get("Worker", 0) + 2})
 RATES = st.floats(0, 1e9)
 STATES = st.builds(
-    State,
+    StoredState,
     phase=st.sampled_from(get_args(Phase)),
     generation=GENERATIONS,
     slot=st.integers(0, 1),
@@ -174,18 +174,18 @@ STATES = st.builds(
 
 @settings(deadline=None)
 @given(st.builds(Target, GENERATIONS, SIZES, NODES, CPU, TEXTS, COUNTS), STATES)
-def test_what_is_written_is_read(target: Target, state: State) -> None:
+def test_what_is_written_is_read(target: Target, state: StoredState) -> None:
     assert Target.parse(target.to_json()) == target
-    assert State.parse(state.to_json()) == state
+    assert StoredState.parse(state.to_json()) == state
 
 
 @settings(deadline=None)
 @given(STATES, KEYS, SCALARS)
-def test_one_wrong_value_in_a_state(state: State, key: str, value: object) -> None:
+def test_one_wrong_value_in_a_state(state: StoredState, key: str, value: object) -> None:
     """Everything else being right, so that it is this one that is looked at."""
     raw: dict[str, Any] = {**asdict(state), key: value}
     with contextlib.suppress(ValueError):
-        found = State.parse(json.dumps(raw))
+        found = StoredState.parse(json.dumps(raw))
         assert found is not None
         check_state(found)
 

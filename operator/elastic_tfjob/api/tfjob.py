@@ -1,7 +1,7 @@
 """The kubeflow.org/v1 TFJob as users write it.
 
 The models describe `spec` alone: pod templates stay plain dictionaries because the operator passes them on unread, and
-status is the operator's own (controller/objects/status.py). Defaults are applied in memory and never written back to
+status is the operator's own (controller/model/status.py). Defaults are applied in memory and never written back to
 the API object, as upstream does.
 """
 

@@ -19,8 +19,8 @@ from elastic_tfjob.controller.job.inject import inject, injected, resources_of
 from elastic_tfjob.controller.job.pods import render_pod, render_service, sized
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 
@@ -185,7 +185,7 @@ async def _reports(at: Cluster, now: datetime) -> Finding:
     """Whether jobs that run say how far they are: what pods report comes to annotations by the operator."""
     about = "reports of jobs"
     try:
-        jobs = read_all(Job.parse, await at.items(jobs_path(at.namespace)))
+        jobs = read_all(TFJob.parse, await at.items(jobs_path(at.namespace)))
     except Unavailable:
         raise
     except ApiError as error:
@@ -253,7 +253,7 @@ async def _refusal(at: Cluster, path: str, body: Mapping[str, Any], *, strict: b
 
 
 async def _replicas(
-    at: Cluster, job: Job, request: JobRequest, spec: TFJobSpec, operator_namespace: str
+    at: Cluster, job: TFJob, request: JobRequest, spec: TFJobSpec, operator_namespace: str
 ) -> list[Finding]:
     """The pod and the Service of each type's last replica, at the largest size, as the operator would create them."""
     may = {

@@ -19,7 +19,7 @@ from elastic_tfjob.commands.show import plain
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 
 __all__ = [
     "EXIT_FAILED",
@@ -80,15 +80,15 @@ class Cluster:
             hint = f"`elastic-tfjob jobs -n {self.namespace}` lists those that there are"
             raise Failed(f"namespace {self.namespace} has no TFJob {name}: {hint}", EXIT_NOT_FOUND) from None
 
-    async def job(self, name: str) -> Job:
+    async def job(self, name: str) -> TFJob:
         """A TFJob as the operator reads it. Raises Failed where there is none, or it cannot be read."""
         raw = await self.raw_job(name)
         try:
-            return Job.parse(raw)
+            return TFJob.parse(raw)
         except ValueError as error:
             raise Failed(f"{name}: {plain(str(error))}") from None
 
-    async def change(self, job: Job, patch: dict[str, Any]) -> None:
+    async def change(self, job: TFJob, patch: dict[str, Any]) -> None:
         """Change some fields of a job, unless it is another one of the same name by now."""
         metadata = {**patch.get("metadata", {}), "uid": job.uid}
         try:

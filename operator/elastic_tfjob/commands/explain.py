@@ -10,7 +10,7 @@ from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, run
 from elastic_tfjob.controller.kube.errors import ApiError
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import decided
 from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, see
 from elastic_tfjob.controller.query.rows.timeline import Happening, sizes, timeline

@@ -12,8 +12,8 @@ from elastic_tfjob.commands.cluster import Cluster, Failed, path_of, read_all, r
 from elastic_tfjob.commands.show import plain
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.cluster import KubeNode
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
 from elastic_tfjob.simulation.formats import GIB
@@ -27,7 +27,7 @@ def export_trace(*, output: Path, all_namespaces: bool, **cluster: Any) -> None:
     """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads."""
 
     async def do(at: Cluster) -> tuple[list[TraceRow], dict[str, str], str]:
-        found = read_all(Job.parse, await at.items(jobs_path("" if all_namespaces else at.namespace)))
+        found = read_all(TFJob.parse, await at.items(jobs_path("" if all_namespaces else at.namespace)))
         return *trace_rows(map(see, found)), await _nodes(at)
 
     rows, left_out, nodes = run(do, **cluster)
@@ -55,7 +55,7 @@ async def _nodes(at: Cluster) -> str:
     """The options for a cluster of as many nodes, each of the commonest size; placeholders where they are not shown to
     this user."""
     try:
-        found = read_all(Node.parse, await at.items(path_of("", "nodes")))
+        found = read_all(KubeNode.parse, await at.items(path_of("", "nodes")))
     except ApiError:
         found = []
     sizes = Counter(node.allocatable for node in found if node.usable)

@@ -17,9 +17,9 @@ from elastic_tfjob.api.words import nearest
 from elastic_tfjob.controller.job.checkpoint_place import clean, mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import chief_of, general_name, render_service
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import quantity
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.quantities import quantity
+from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 
 __all__ = ["Finding", "about_job", "claim_of_checkpoints", "job_as_created", "schema_of_v1"]
@@ -105,10 +105,10 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
     return findings
 
 
-def job_as_created(raw: Mapping[str, Any], now: datetime) -> Job:
+def job_as_created(raw: Mapping[str, Any], now: datetime) -> TFJob:
     """The job as the operator would read it. Raises ValueError."""
     own = {"uid": "check", "resourceVersion": "0", "creationTimestamp": format_time(now)}
-    return Job.parse(without_nulls({**raw, "metadata": {**raw["metadata"], **own}}))
+    return TFJob.parse(without_nulls({**raw, "metadata": {**raw["metadata"], **own}}))
 
 
 @cache
@@ -128,7 +128,7 @@ def _misfits(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("error", "field", f"{misfit.path}: {misfit.text}", do)
 
 
-def _misplaced(raw: Mapping[str, Any], job: Job, spec: TFJobSpec) -> Iterator[Finding]:
+def _misplaced(raw: Mapping[str, Any], job: TFJob, spec: TFJobSpec) -> Iterator[Finding]:
     """Annotations of this project that are where nothing reads them."""
     do = "put it into metadata.annotations of the TFJob"
     places: dict[str, Mapping[str, Any]] = {"metadata.labels": raw["metadata"].get("labels") or {}}
@@ -159,7 +159,7 @@ def _deciding(spec: TFJobSpec) -> tuple[str, ...]:
     return chiefs or tuple(name for name in ("Worker",) if name in spec.tf_replica_specs)
 
 
-def _cannot_work(job: Job, spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
+def _cannot_work(job: TFJob, spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
     """Words that the API takes, and that mean nothing, or not what was meant."""
     types, policy = spec.tf_replica_specs, spec.run_policy
     for name in types:
@@ -210,7 +210,7 @@ def _restarts(
         yield Finding("warning", about, text, f"restartPolicy: {inner}, beside replicas")
 
 
-def _names(job: Job, spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
+def _names(job: TFJob, spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
     """The longest name of each type, at the declared size and at the upper bound."""
     for name, replica in spec.tf_replica_specs.items():
         longest = general_name(job.name, name, max(0, replica.count - 1))
@@ -226,7 +226,7 @@ def _names(job: Job, spec: TFJobSpec, request: JobRequest) -> Iterator[Finding]:
             yield Finding("warning", "name", problem, "a shorter name for the job, or lower bounds")
 
 
-def _ports(job: Job, spec: TFJobSpec) -> Iterator[Finding]:
+def _ports(job: TFJob, spec: TFJobSpec) -> Iterator[Finding]:
     """Ports by which no pod or Service can be made, or by which others than expected are found."""
     for name, replica in spec.tf_replica_specs.items():
         given = trainer_of(replica.template).get("ports") or ()

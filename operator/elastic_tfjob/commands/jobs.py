@@ -11,7 +11,7 @@ from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, read_all, run
 from elastic_tfjob.controller.kube.errors import Expired, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import JobRow, job_row
 from elastic_tfjob.controller.query.rows.listing import Listing, page
 
@@ -39,7 +39,7 @@ def jobs(
         if watch:
             await _watch(at, namespace, listing, output, namespaces=all_namespaces)
             return
-        rows = [job_row(job) for job in read_all(Job.parse, await at.items(jobs_path(namespace)))]
+        rows = [job_row(job) for job in read_all(TFJob.parse, await at.items(jobs_path(namespace)))]
         found = page(rows, listing).items
         if not found and output != "json":
             what = "TFJobs in these states" if states else "TFJobs"
@@ -68,7 +68,7 @@ async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | No
     with show.following(output) as tell:
         while True:
             first = await at.api.once("GET", path, timeout_s=30)
-            known = {job.uid: job_row(job) for job in read_all(Job.parse, first.get("items") or ())}
+            known = {job.uid: job_row(job) for job in read_all(TFJob.parse, first.get("items") or ())}
             version = str(first["metadata"]["resourceVersion"])
             tell(render())
             try:
@@ -80,7 +80,7 @@ async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | No
                             continue
                         known.pop(raw["metadata"]["uid"], None)
                         if event["type"] != "DELETED":
-                            known |= {job.uid: job_row(job) for job in read_all(Job.parse, [raw])}
+                            known |= {job.uid: job_row(job) for job in read_all(TFJob.parse, [raw])}
                         tell(render())
             except (Expired, Unavailable):
                 await asyncio.sleep(_AGAIN_S)

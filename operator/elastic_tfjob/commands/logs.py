@@ -13,7 +13,7 @@ from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
 from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.query.rows.jobs import see
 
 __all__ = ["follow_log", "lines", "logs"]

@@ -27,14 +27,24 @@ from elastic_tfjob.commands.options import where
 from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, job_row, see
 from elastic_tfjob.controller.query.rows.timeline import Size, sizes, timeline
 
-__all__ = ["RUN_LABEL", "Executor", "Request", "metrics", "model_uri", "page", "pipeline", "put", "run_id_of", "write"]
-
+__all__ = [
+    "RUN_LABEL",
+    "KfpExecutor",
+    "Request",
+    "metrics",
+    "model_uri",
+    "page",
+    "pipeline",
+    "put",
+    "run_id_of",
+    "write",
+]
 
 # -- What a pipeline's step is asked for: KFP's executor input, read in one place --------------------------------------
 
@@ -46,7 +56,7 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
+class KfpExecutor:
     """The executor input that KFP puts in place of `{{$}}`: values of the inputs, and where outputs go."""
 
     values: Mapping[str, Any]
@@ -55,7 +65,7 @@ class Executor:
     output_file: str
 
     @classmethod
-    def parse(cls, text: str) -> "Executor":
+    def parse(cls, text: str) -> "KfpExecutor":
         """Read it. Raises ValueError for what KFP does not write."""
         try:
             raw = orjson.loads(text)
@@ -99,7 +109,7 @@ class Request:
     model_dir: str
 
     @classmethod
-    def parse(cls, executor: Executor) -> "Request":
+    def parse(cls, executor: KfpExecutor) -> "Request":
         """Read the inputs. Raises ValueError with what is wrong: nothing of it is ignored."""
         run_id = run_id_of(executor)
         manifest = _manifest(executor)
@@ -136,7 +146,7 @@ class Request:
         )
 
 
-def run_id_of(executor: Executor) -> str:
+def run_id_of(executor: KfpExecutor) -> str:
     """The id of the run. Raises ValueError where it could not be a label."""
     run_id = executor.text("run_id")
     if not _RUN.fullmatch(run_id):
@@ -145,7 +155,7 @@ def run_id_of(executor: Executor) -> str:
     return run_id
 
 
-def _manifest(executor: Executor) -> dict[str, Any]:
+def _manifest(executor: KfpExecutor) -> dict[str, Any]:
     """The TFJob as asked for, with annotations that are texts."""
     given, replicas = executor.struct("manifest"), executor.struct("replicas")
     if bool(given) == bool(replicas):
@@ -264,7 +274,7 @@ def _chart(found: Sequence[Size], ended: str | None) -> str:
     return f'<svg {box} role="img" aria-label="sizes over time, first {at_first}">{"".join(lines)}</svg>'
 
 
-def write(executor: Executor, seen: ReadJob, condition: str, model_dir: str, timeline_file: str) -> None:
+def write(executor: KfpExecutor, seen: ReadJob, condition: str, model_dir: str, timeline_file: str) -> None:
     """Write all outputs of a step where KFP looks for them."""
     values = {"job_name": seen.job.name, "final_condition": condition, "model_dir": model_dir}
     for name, place in executor.parameters.items():
@@ -316,7 +326,7 @@ class _Watched:
     raw: dict[str, Any]
 
     def see(self) -> ReadJob:
-        return see(Job.parse(self.raw))
+        return see(TFJob.parse(self.raw))
 
 
 @click.group()
@@ -340,7 +350,7 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
     Exit codes: 0 succeeded, 1 failed, 2 wrong inputs, 3 the job was deleted, 4 timed out, 143 terminated.
     """
     try:
-        executor = Executor.parse(executor_input)
+        executor = KfpExecutor.parse(executor_input)
         request = Request.parse(executor)
     except ValueError as error:
         raise Failed(show.plain(str(error)), 2) from None
@@ -372,7 +382,7 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
 def clean_up(executor_input: str, **cluster: Any) -> None:
     """Delete the TFJobs of a pipeline's run, whatever they do: for an ExitHandler."""
     try:
-        executor = Executor.parse(executor_input)
+        executor = KfpExecutor.parse(executor_input)
         run_id = run_id_of(executor)
     except ValueError as error:
         raise Failed(show.plain(str(error)), 2) from None
@@ -380,7 +390,7 @@ def clean_up(executor_input: str, **cluster: Any) -> None:
     async def do(at: Cluster) -> None:
         at = replace(at, namespace=executor.text("namespace") or at.namespace)
         found = [
-            Job.parse(raw) for raw in await at.items(jobs_path(at.namespace), labelSelector=f"{RUN_LABEL}={run_id}")
+            TFJob.parse(raw) for raw in await at.items(jobs_path(at.namespace), labelSelector=f"{RUN_LABEL}={run_id}")
         ]
         for job in found:
             await _delete(at, job)
@@ -460,7 +470,7 @@ async def _watch(at: Cluster, watched: _Watched) -> Outcome:
 
 
 def _outcome(watched: _Watched) -> Outcome | None:
-    status = Job.parse(watched.raw).status()
+    status = TFJob.parse(watched.raw).status()
     return "Failed" if status.is_true("Failed") else "Succeeded" if status.is_true("Succeeded") else None
 
 
@@ -520,6 +530,6 @@ async def _stop(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob) 
     return f"; it is suspended: `elastic-tfjob resume {name}` lets it go on"
 
 
-async def _delete(at: Cluster, job: Job) -> None:
+async def _delete(at: Cluster, job: TFJob) -> None:
     with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
         await at.api.delete(at.job_path(job.name), uid=job.uid, propagationPolicy="Background")

@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.controller.query.rows.jobs import JobRow
 
 __all__ = [

@@ -10,9 +10,9 @@ from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, read_all, run
 from elastic_tfjob.controller.kube.informer import jobs_path
-from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.listing import NodeRow, node_rows
 
@@ -76,7 +76,7 @@ async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
 async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
     """Millicores that templates request, by job and type in lower case."""
     found = {}
-    for job in read_all(Job.parse, await at.items(jobs_path(namespace))):
+    for job in read_all(TFJob.parse, await at.items(jobs_path(namespace))):
         seen = see(job)
         requests = seen.request.requests if seen.request is not None else {}
         found[seen.job.key] = {name.lower(): amount.cpu for name, amount in requests.items()}
@@ -85,7 +85,7 @@ async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
 
 async def _nodes(at: Cluster) -> list[NodeRow]:
     requested = await _requested(at, "")
-    nodes = read_all(Node.parse, await at.items(path_of("", "nodes")))
+    nodes = read_all(KubeNode.parse, await at.items(path_of("", "nodes")))
     pods = read_all(Pod.parse, await at.items(path_of("", "pods"), labelSelector=_OURS))
     others = await at.items(path_of("", "pods"), labelSelector=_OTHERS, fieldSelector=ACTIVE_AND_BOUND)
     foreign = read_all(ForeignPod.parse, others)

@@ -15,7 +15,7 @@ from elastic_tfjob.commands.cluster import Cluster, Failed, run
 from elastic_tfjob.commands.manifest import read_job
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.query.gate import TOKEN_HEADER, is_loopback
 from elastic_tfjob.controller.query.rows.openapi import WHAT_IF
 

@@ -25,13 +25,13 @@ from elastic_tfjob.controller.job.from_jobset import (
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer, jobs_path
 from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.jobset import JOBSET_VERSION, JobSet
-from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.jobset import JOBSET_VERSION, JobSet
+from elastic_tfjob.controller.model.state import StoredState
 
 __all__ = ["JobSets"]
 
@@ -46,8 +46,8 @@ class JobSets:
     def __init__(
         self,
         api: ApiClient,
-        jobs: Informer[Job],
-        recorder: Recorder,
+        jobs: Informer[TFJob],
+        recorder: EventRecorder,
         *,
         namespace: str = "",
         may_write: Callable[[], bool],
@@ -135,7 +135,7 @@ class JobSets:
         try:
             job = await self._api.get(f"{jobs_path(jobset.namespace)}/{quote(jobset.name, safe='')}")
             self._jobs.seen(job)
-            there = Job.parse(job)
+            there = TFJob.parse(job)
         except NotFound:
             there = None
         self._doubted.discard(jobset.key)
@@ -143,7 +143,7 @@ class JobSets:
         if newest is not None and newest.managed and not newest.deleting:
             await self._step(newest, newest=True, there=there)
 
-    async def _step(self, jobset: JobSet, *, newest: bool, there: Job | None = None) -> None:
+    async def _step(self, jobset: JobSet, *, newest: bool, there: TFJob | None = None) -> None:
         """The next write for a JobSet. Unless this is its newest state, it is looked up before its TFJob is written:
         a TFJob trains, and is not to be made for a JobSet that has ended. `there`: its newest TFJob."""
         before: dict[str, Any] = jobset.parts()["status"]
@@ -181,11 +181,11 @@ class JobSets:
         jobs = [job for job in self._jobs.of_job(jobset.key) if job.owner == jobset.uid]
         return any(job.status().is_true(each) for job in jobs for each in ("Running", "Restarting"))
 
-    async def _rewrite(self, job: Job, wanted: dict[str, Any]) -> Job:
+    async def _rewrite(self, job: TFJob, wanted: dict[str, Any]) -> TFJob:
         """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""
         path = f"{jobs_path(job.namespace)}/{quote(job.name, safe='')}"
         raw = await self._api.get(path)
-        found = Job.parse(raw)
+        found = TFJob.parse(raw)
         if (found.uid, found.owner, found.deleting) != (job.uid, job.owner, False):
             self._jobs.seen(raw)
             raise Conflict(f"PUT {path}", 409, "Conflict", "this TFJob is another one by now, or is being deleted")
@@ -193,7 +193,7 @@ class JobSets:
         raw["spec"] = wanted["spec"]
         raw["metadata"].pop("managedFields", None)  # the API server keeps them, and may have more than it would take
         raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
-        return Job.parse(await self._api.put(path, raw))
+        return TFJob.parse(await self._api.put(path, raw))
 
     async def _report(self, jobset: JobSet, before: dict[str, Any], status: dict[str, Any]) -> None:
         if status == before:
@@ -203,16 +203,16 @@ class JobSets:
         self.informer.seen(await self._api.patch(f"{path}/{quote(jobset.name, safe='')}/status", body))
 
 
-def _size(job: Job) -> Mapping[str, int] | None:
+def _size(job: TFJob) -> Mapping[str, int] | None:
     """The replicas that a job runs with; None: those of its spec."""
     try:
-        state = State.of(job.annotations, job.uid, job.spec().tf_replica_specs)
+        state = StoredState.of(job.annotations, job.uid, job.spec().tf_replica_specs)
     except ValueError:
         return None
     return state.replicas or None if state is not None else None
 
 
-def _kept(job: Job, wanted: dict[str, Any]) -> bool:
+def _kept(job: TFJob, wanted: dict[str, Any]) -> bool:
     """Whether a TFJob stays as it is; else it is to be written anew. Others may edit it, even to what is invalid, which
     nobody runs nor suspends; or to types that the JobSet, and so its status, does not have."""
     if job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]:

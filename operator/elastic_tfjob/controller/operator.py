@@ -17,12 +17,12 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from elastic_tfjob.controller.job.decision import Observed, Settings, Timeouts
+from elastic_tfjob.controller.job.decision import Observed, ReconcileSettings, Timeouts
 from elastic_tfjob.controller.job.progress import NUMBERS_S
 from elastic_tfjob.controller.jobset import JobSets
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
-from elastic_tfjob.controller.kube.configuration import LiveConfiguration, Memory
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.configuration import LearnedHistory, LiveConfiguration
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.kube.leader import LeaderElection
@@ -31,11 +31,11 @@ from elastic_tfjob.controller.kube.reconciler import Reconciler
 from elastic_tfjob.controller.kube.reports import Reports, ask_directly, ask_through_proxy, open_session
 from elastic_tfjob.controller.kube.startup import PriorityClasses, find_rivals, own_image, own_namespace, own_object
 from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, serve_probes, watch_loop
-from elastic_tfjob.controller.objects.cluster import ConfigMap, ForeignPod, Node
-from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import FIXED, Configuration
+from elastic_tfjob.controller.model.cluster import ConfigMap, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.settings import FIXED, Configuration
 from elastic_tfjob.controller.options import Options
 from elastic_tfjob.controller.query.gate import gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
@@ -46,7 +46,12 @@ __all__ = ["Operator", "Options", "run"]
 log = structlog.get_logger(__name__)
 
 AnyInformer = (
-    Informer[Job] | Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[Budget] | Informer[ConfigMap]
+    Informer[TFJob]
+    | Informer[Pod]
+    | Informer[Service]
+    | Informer[PodGroup]
+    | Informer[DisruptionBudget]
+    | Informer[ConfigMap]
 )
 
 # Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
@@ -84,7 +89,7 @@ class Operator:
     def __init__(self, api: ApiClient, options: Options) -> None:
         self._api = api
         self._options = options
-        self._settings = Settings(options.gang_scheduler, options.cluster_domain, image=options.image)
+        self._settings = ReconcileSettings(options.gang_scheduler, options.cluster_domain, image=options.image)
         self._queue = KeyQueue(2 * options.threads)
         self._supervisor = Supervisor()
         self._election: LeaderElection | None = None
@@ -108,7 +113,7 @@ class Operator:
             job_touched=self._job_touched,
             pods_touched=self._pods_touched,
         )
-        self._recorder = Recorder(api, busy=lambda: len(self._queue) > 0)
+        self._recorder = EventRecorder(api, busy=lambda: len(self._queue) > 0)
         self._live = LiveConfiguration(
             api,
             options.config_map,
@@ -126,7 +131,7 @@ class Operator:
             # Of a job that makes progress the figures are stored now and then; of others there is nothing to look at.
             progressed=partial(self._look_at, after_s=NUMBERS_S),
         )
-        self._memory = Memory(fenced if options.config_map else None, options.config_map.rpartition("/")[0])
+        self._memory = LearnedHistory(fenced if options.config_map else None, options.config_map.rpartition("/")[0])
         self._scheduler = Scheduler(
             fenced,
             self._caches.jobs,
@@ -178,7 +183,7 @@ class Operator:
         )
 
     def _not_read(self) -> str:
-        extra: list[AnyInformer | Informer[Node] | Informer[ForeignPod]]
+        extra: list[AnyInformer | Informer[KubeNode] | Informer[ForeignPod]]
         extra = [*self._needed, self._scheduler.nodes, self._scheduler.foreign]
         missing = [informer.resource for informer in extra if not informer.synced.is_set()]
         return f"the operator has not read all of this yet: {', '.join(missing)}" if missing else ""
@@ -361,7 +366,7 @@ class Operator:
             self._look_at_all()
         await asyncio.Event().wait()
 
-    def _observe(self, job: Job, now: datetime) -> Observed:
+    def _observe(self, job: TFJob, now: datetime) -> Observed:
         """What is known of a job."""
         key, groups, budgets = job.key, self._caches.pod_groups, self._caches.budgets
         return Observed(

@@ -11,7 +11,7 @@ from typing import Any
 
 from elastic_tfjob.runtime import protocol
 
-__all__ = ["Fields", "read", "status"]
+__all__ = ["UntrustedFields", "read", "status"]
 
 READ_BYTES = 64 << 10
 """A file is some 2 KiB; of a larger one nothing is read."""
@@ -21,7 +21,7 @@ _LARGEST_INTEGER = 2**63 - 1
 _LARGEST_FLOAT = sys.float_info.max
 
 
-class Fields:
+class UntrustedFields:
     """Typed access to an object of JSON; None for what is missing or of another type."""
 
     def __init__(self, raw: object) -> None:
@@ -50,8 +50,8 @@ class Fields:
         value = self.raw.get(name)
         return value if isinstance(value, bool) else None
 
-    def within(self, name: str) -> Fields:
-        return Fields(self.raw.get(name))
+    def within(self, name: str) -> UntrustedFields:
+        return UntrustedFields(self.raw.get(name))
 
     def numbers(self, name: str) -> list[float]:
         values = self.raw.get(name)
@@ -65,12 +65,12 @@ def _is_number(value: Any, most: float = _LARGEST_INTEGER) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
 
 
-def read(directory: Path) -> tuple[Fields, Fields]:
+def read(directory: Path) -> tuple[UntrustedFields, UntrustedFields]:
     """What the launcher and the program wrote."""
     launcher, progress = (
         protocol.read(directory / name, READ_BYTES) for name in (protocol.LAUNCHER, protocol.PROGRESS)
     )
-    return Fields(launcher), Fields(progress)
+    return UntrustedFields(launcher), UntrustedFields(progress)
 
 
 def status(directory: Path) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def status(directory: Path) -> dict[str, Any]:
     before it is no longer this generation's."""
     launcher, progress = read(directory)
     generation = launcher.integer("generation") if launcher else progress.integer("generation")
-    current = progress if progress.integer("generation") == generation else Fields(None)
+    current = progress if progress.integer("generation") == generation else UntrustedFields(None)
     cgroup, prepared, switch, last_save, checkpoint = (
         launcher.within("cgroup"),
         launcher.within("prepared"),

@@ -12,14 +12,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from elastic_tfjob.exporter.files import Fields, read
+from elastic_tfjob.exporter.files import UntrustedFields, read
 
-__all__ = ["Progress", "page"]
+__all__ = ["ProgressCollector", "page"]
 
 _PREFIX = "elastic_tfjob"
 
 
-class Progress(Collector):
+class ProgressCollector(Collector):
     """Metrics of one pod; what is not known is left out."""
 
     def __init__(self, directory: Path) -> None:
@@ -59,7 +59,7 @@ class Progress(Collector):
 def page(directory: Path) -> tuple[str, bytes]:
     """Content type and text of what the files in `directory` say now."""
     registry = CollectorRegistry()
-    registry.register(Progress(directory))
+    registry.register(ProgressCollector(directory))
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
@@ -73,7 +73,7 @@ def _gauge(name: str, text: str, value: float | None) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
 
 
-def _histogram(name: str, text: str, raw: Fields) -> Iterator[Metric]:
+def _histogram(name: str, text: str, raw: UntrustedFields) -> Iterator[Metric]:
     bounds, counts, total = raw.numbers("bounds"), raw.numbers("counts"), raw.number("sum")
     if total is None or len(counts) != len(bounds) + 1:
         return

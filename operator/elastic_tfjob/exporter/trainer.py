@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 from elastic_tfjob.exporter.files import status
 
-__all__ = ["CA_CERT", "TOKEN", "URL", "Teller", "begin", "trainer_status"]
+__all__ = ["CA_CERT", "TOKEN", "URL", "TrainerReporter", "begin", "trainer_status"]
 
 URL, CA_CERT, TOKEN = (f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
 EVERY_S = 10.0
@@ -52,7 +52,7 @@ def trainer_status(said: Mapping[str, Any], now: float) -> dict[str, Any] | None
     return found
 
 
-class Teller:
+class TrainerReporter:
     """Tells the server in `environment` what the files in `directory` say. There is none where it is not named."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class Teller:
 
 def begin(directory: Path) -> Callable[[], None] | None:
     """Begin to tell in the background, where Trainer asks for it; returns what tells for the last time."""
-    teller = Teller(directory, os.environ)
+    teller = TrainerReporter(directory, os.environ)
     if not teller.asked:
         return None
     threading.Thread(target=teller.run, name="trainer", daemon=True).start()

@@ -27,10 +27,10 @@ from elastic_tfjob.scheduling.steps.sizes import apply_rows, candidates
 __all__ = [
     "ActorCritic",
     "Batch",
-    "Decision",
     "Explorer",
     "Moments",
-    "Seen",
+    "PolicyDecision",
+    "PolicyInput",
     "Slot",
     "adam",
     "backward",
@@ -39,7 +39,6 @@ __all__ = [
     "forward",
     "gradients",
 ]
-
 
 # -- What learning by gradients shares: the network forward and backward, and Adam -------------------------------------
 
@@ -96,7 +95,7 @@ POOR_RATIO: Final = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class PolicyInput:
     """A state: of n jobs the features of the size that each has so far in this slot, and of the job."""
 
     sizes: Floats
@@ -104,10 +103,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class PolicyDecision:
     """In this state, which actions (n x 3) were possible, which was taken (job by job; 3 n: stop), and its chance."""
 
-    seen: Seen
+    seen: PolicyInput
     may: NDArray[np.bool_]
     taken: int
     chance: float
@@ -118,8 +117,8 @@ class Slot:
     """The decisions of one round, the state that it began with, and the `reward`: the sum over jobs of the part of
     their steps that was done until the next round (DL2, equation 1)."""
 
-    opening: Seen
-    decisions: list[Decision]
+    opening: PolicyInput
+    decisions: list[PolicyDecision]
     reward: float = 0.0
 
 
@@ -160,7 +159,7 @@ class Explorer:
         """As `allocate.give`, but by chance."""
         rows, left = minima(jobs, free)
         open_ = [k for k, job in enumerate(jobs) if rows[k] and job.scores is not None]
-        choices = Choices(self.network, [jobs[k] for k in open_], features[open_], left)
+        choices = PolicyChoices(self.network, [jobs[k] for k in open_], features[open_], left)
         slot = Slot(choices.seen(), [])
         while (may := choices.may()).any():
             chances = choices.chances(may)
@@ -169,7 +168,7 @@ class Explorer:
             if (scarce := choices.scarce(may)) is not None:
                 taken = scarce if self.rng.random() < self.explore else taken
                 chance = (1 - self.explore) * float(chances[taken]) + self.explore * (taken == scarce)
-            slot.decisions.append(Decision(choices.seen(), may, taken, chance))
+            slot.decisions.append(PolicyDecision(choices.seen(), may, taken, chance))
             if taken == may.size:
                 break
             choices.take(*divmod(taken, len(ACTIONS)))
@@ -179,7 +178,7 @@ class Explorer:
         return rows
 
 
-class Choices:
+class PolicyChoices:
     """What can be done next, as actions are taken. `at`: the size of each job that its actions led to."""
 
     def __init__(self, network: Network, jobs: Sequence[Scored], features: Floats, left: Resources) -> None:
@@ -211,8 +210,8 @@ class Choices:
         wide = len(self.jobs[k].known.grid.workers)
         return self.at[k] + (1, wide, wide + 1)[action]
 
-    def seen(self) -> Seen:
-        return Seen(self._sizes.astype(np.float32), self._features.astype(np.float32))
+    def seen(self) -> PolicyInput:
+        return PolicyInput(self._sizes.astype(np.float32), self._features.astype(np.float32))
 
     def may(self) -> NDArray[np.bool_]:
         """Which actions (n x 3) are allowed and fit."""
@@ -303,7 +302,7 @@ class Batch:
     expected: float
 
 
-Replayed = tuple[Decision, float, Seen | None]
+Replayed = tuple[PolicyDecision, float, PolicyInput | None]
 """A decision, its slot's reward, and the state at the beginning of the next slot (None: all jobs were done)."""
 
 
@@ -387,7 +386,7 @@ def as_batch(chosen: Sequence[Replayed], expected: float) -> Batch:
     return Batch(sizes, jobs, there, then_sizes, then_jobs, then_there, may, taken, chance, reward, expected)
 
 
-def padded(states: Sequence[Seen | None]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def padded(states: Sequence[PolicyInput | None]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Features of sizes and of jobs (B x n x features) with 0 where there is no job, and where there is one (B x n)."""
     most = max((len(seen.sizes) for seen in states if seen is not None), default=0)
     example = next((seen for seen in states if seen is not None), None)

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from elastic_tfjob.learning.episodes import TEACHERS, Method, draw
-from elastic_tfjob.learning.recorded import LEAST_JOBS, Course
+from elastic_tfjob.learning.recorded import LEAST_JOBS, ContinuedTraining
 from elastic_tfjob.learning.recorded import follow as follow_experience
 from elastic_tfjob.learning.training import (
     METHODS,
     SCALES,
     Evolution,
-    State,
     TrainingPlan,
+    TrainingState,
     begin,
     compare,
     draw_curve,
@@ -30,7 +30,7 @@ from elastic_tfjob.learning.training import (
 )
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES, as_bytes
 from elastic_tfjob.simulation.command import Amount, OneOf, OutputFile
-from elastic_tfjob.simulation.interrupts import Stop, stopping
+from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 MAX_SEEDS = 100_000
@@ -177,7 +177,7 @@ def train_policy(
     if follow is not None:
         if resume or plot is not None or plan.teacher:
             raise click.BadParameter("goes without --resume, --plot and --teacher", param_hint="--follow")
-        _follow(Course(follow, output, plan, jobs_per_update), updates)
+        _follow(ContinuedTraining(follow, output, plan, jobs_per_update), updates)
         return
     kept = output.with_name(output.name + ".state")
     console = Console(stderr=True)
@@ -217,7 +217,7 @@ def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[s
     return names
 
 
-def _follow(course: Course, updates: int) -> None:
+def _follow(course: ContinuedTraining, updates: int) -> None:
     """Say what becomes of each update, until somebody interrupts or there were enough."""
     made, waits = 0, False
     with stopping() as stop:
@@ -240,7 +240,7 @@ def _follow(course: Course, updates: int) -> None:
             raise SystemExit(stop.exit_status) from None
 
 
-def resumed(path: Path, plan: TrainingPlan) -> State:
+def resumed(path: Path, plan: TrainingPlan) -> TrainingState:
     """The state in this file, to go on by this plan. Raises ValueError where the plan is another in more than how long
     it is."""
     if not path.exists():
@@ -251,19 +251,19 @@ def resumed(path: Path, plan: TrainingPlan) -> State:
     return replace(state, plan=plan)
 
 
-def _change(state: State) -> float:
+def _change(state: TrainingState) -> float:
     """Of the completion times on the select seeds since the training began, in percent."""
     return 100 * float(np.expm1(state.best_cost - (state.history[0][2] or 0.0)))
 
 
-def _trained(state: State) -> dict[str, Any]:
+def _trained(state: TrainingState) -> dict[str, Any]:
     """For people who open the file."""
     said = asdict(state.plan)
     said["method"]["name"] = state.plan.method.name
     return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
-def _run(begun: State, kept: Path, console: Console, stop: Stop) -> State:
+def _run(begun: TrainingState, kept: Path, console: Console, stop: Interrupt) -> TrainingState:
     """To the end of the plan, or to where somebody interrupts."""
     columns = (
         TextColumn("{task.description}"),

@@ -20,8 +20,18 @@ import numpy as np
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, Fields, cut
 from elastic_tfjob.learning.episodes import Episode, draw
-from elastic_tfjob.learning.training import Drawn, State, TrainingPlan, begin, cost, load, replace_file, save, train
-from elastic_tfjob.scheduling.experience import MOST_LINE_BYTES, Moment, Seen, of_line
+from elastic_tfjob.learning.training import (
+    Drawn,
+    TrainingPlan,
+    TrainingState,
+    begin,
+    cost,
+    load,
+    replace_file,
+    save,
+    train,
+)
+from elastic_tfjob.scheduling.experience import MOST_LINE_BYTES, ExperienceJob, ExperienceRound, of_line
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, read
 from elastic_tfjob.scheduling.resources import total_of
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, Node, Placement, ReplicaGroup, counts_of
@@ -31,7 +41,7 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 from elastic_tfjob.speed.prediction import size_of
 
-__all__ = ["LEAST_JOBS", "Course", "Recorded", "Update", "follow", "read_experience", "recorded_of"]
+__all__ = ["LEAST_JOBS", "ContinuedTraining", "Recorded", "Update", "follow", "read_experience", "recorded_of"]
 
 LEAST_JOBS: Final = 8
 """Of fewer jobs nothing is learned: two are held back, and the others are one workload."""
@@ -153,8 +163,8 @@ def _number(path: Path) -> int:
 
 def recorded_of(lines: Iterable[str]) -> Recorded:
     """What these lines say. One that cannot be read is passed over: the last one may be half written."""
-    last: Moment | None = None
-    newest: dict[tuple[str, float], Seen] = {}
+    last: ExperienceRound | None = None
+    newest: dict[tuple[str, float], ExperienceJob] = {}
     speeds: dict[tuple[str, float], dict[tuple[int, int], float]] = {}
     unreadable = 0
     for line in lines:
@@ -197,7 +207,7 @@ def _believed(rates: Mapping[tuple[int, int], float]) -> OnlineSpeed:
     return believe({size: max(rate, SLOWEST * best) for size, rate in rates.items() if rate > 0})
 
 
-def _groups(seen: Seen) -> tuple[ReplicaGroup, ...]:
+def _groups(seen: ExperienceJob) -> tuple[ReplicaGroup, ...]:
     """Within its bounds, with a worker at least: one that may have none would wait for ever under a policy that adds
     nothing."""
     if not seen.resizable:
@@ -208,7 +218,7 @@ def _groups(seen: Seen) -> tuple[ReplicaGroup, ...]:
     )
 
 
-def _cluster(moment: Moment | None) -> tuple[Node, ...]:
+def _cluster(moment: ExperienceRound | None) -> tuple[Node, ...]:
     kinds = moment.nodes if moment is not None else ()
     frees = list(islice((free for free, number in kinds for _ in range(number)), MOST_NODES))
     return tuple(Node(f"node-{k:05}", free, free) for k, free in enumerate(frees))
@@ -231,7 +241,7 @@ Decides = Network | None
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ContinuedTraining:
     """Where experience is read and weights are handed over; an update is due after `jobs` new ones, and `plan` says how
     it learns. `poll_s`: so often it is looked whether there are."""
 
@@ -289,7 +299,7 @@ def judges(plan: TrainingPlan) -> list[Episode]:
     return [draw("judge", k, plan.models) for k in range(plan.select)]
 
 
-def follow(course: Course) -> Iterator[Update | None]:
+def follow(course: ContinuedTraining) -> Iterator[Update | None]:
     """The updates, as they come; None each time that there was not enough to learn from, so that the caller may end.
     Raises OSError where experience cannot be read, or weights not be written."""
     last = _last(course.beside("updates.jsonl"))
@@ -323,7 +333,7 @@ def _stamps(experience: Path) -> object:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def updated(course: Course, recorded: Recorded, number: int) -> Update:
+def updated(course: ContinuedTraining, recorded: Recorded, number: int) -> Update:
     """Learn from these jobs, and hand over what comes out if it is not worse."""
     plan = replace(course.plan, seed=course.plan.seed + number, workloads=recorded.fingerprint)
     workloads = Mixed(recorded, plan)
@@ -341,7 +351,7 @@ def updated(course: Course, recorded: Recorded, number: int) -> Update:
     return update
 
 
-def rolled_back(course: Course, newer: Recorded, number: int) -> Update | None:
+def rolled_back(course: ContinuedTraining, newer: Recorded, number: int) -> Update | None:
     """Where the weights in use are worse than what was before them, on jobs that came after all that either learned
     from, that comes back: other weights, or `hull` (an empty file), for which they are removed."""
     kept, now = course.beside("before"), decides(course.output)
@@ -375,7 +385,7 @@ def shipped() -> Network:
     return found
 
 
-def _trained(course: Course, plan: TrainingPlan, current: Network, workloads: Mixed) -> Network:
+def _trained(course: ContinuedTraining, plan: TrainingPlan, current: Network, workloads: Mixed) -> Network:
     """What training from these weights ends with. One that was stopped in this update goes on."""
     kept = course.beside("state")
     state = begun = _resumed(kept, plan) or begin(plan, current, workloads)
@@ -385,7 +395,7 @@ def _trained(course: Course, plan: TrainingPlan, current: Network, workloads: Mi
     return state.network
 
 
-def _resumed(kept: Path, plan: TrainingPlan) -> State | None:
+def _resumed(kept: Path, plan: TrainingPlan) -> TrainingState | None:
     try:
         state = load(kept) if kept.exists() else None
     except ValueError:
@@ -401,7 +411,7 @@ def _update(number: int, outcome: Outcome, recorded: Recorded, held: float, draw
     return Update(number, outcome, len(recorded.jobs), held, drawn, recorded.until_s, recorded.unreadable)
 
 
-def _noted(course: Course, update: Update) -> Update:
+def _noted(course: ContinuedTraining, update: Update) -> Update:
     with course.beside("updates.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"at": time.time(), **asdict(update)}) + "\n")
     return update

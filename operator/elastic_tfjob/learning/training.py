@@ -52,8 +52,8 @@ __all__ = [
     "Evolution",
     "Examples",
     "Part",
-    "State",
     "TrainingPlan",
+    "TrainingState",
     "Workloads",
     "begin",
     "compare",
@@ -70,7 +70,6 @@ __all__ = [
     "train",
     "way",
 ]
-
 
 # -- Evolution strategies (Salimans et al., arXiv 1703.03864) ----------------------------------------------------------
 # Weights follow the differences that random changes of them, each tried with both signs on the same workloads, make to
@@ -178,7 +177,7 @@ class Examples:
 
 
 @dataclass(slots=True)
-class Recorder:
+class ExampleRecorder:
     """A last step of a round, which notes what the steps before it decided."""
 
     most: int
@@ -232,7 +231,7 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
     """What this profile decides on these episodes, at most `each` rows of one."""
     rows = []
     for k, episode in enumerate(episodes):
-        recorder = Recorder(each, np.random.default_rng([seed, k]))
+        recorder = ExampleRecorder(each, np.random.default_rng([seed, k]))
         mean_jct_s(of_profile(teacher, episode), episode, recorder)
         rows += recorder.rows
     if not rows:
@@ -301,7 +300,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class TrainingState:
     """Where a training is. `history` has (iteration, mean cost of what was tried, cost on the select seeds or None)."""
 
     plan: TrainingPlan
@@ -339,7 +338,7 @@ class Drawn:
         return draw("train", number, self._models)
 
 
-def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloads | None = None) -> State:
+def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloads | None = None) -> TrainingState:
     """With this network; without, with the greedy one, or one that learned from the teacher. Raises ValueError for a
     network of another number of hidden units than are trained here."""
     losses = list[float]()
@@ -355,7 +354,7 @@ def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloa
     weights = flat(network) * told(plan)
     found = cost(of_flat(weights, UNITS), (workloads or Drawn(plan)).select)
     memory = plan.method.begin(weights, UNITS, plan.seed)
-    return State(plan, weights, memory, weights, found, 0, ((0, found, found),), tuple(losses))
+    return TrainingState(plan, weights, memory, weights, found, 0, ((0, found, found),), tuple(losses))
 
 
 def told(plan: TrainingPlan) -> Floats:
@@ -369,7 +368,7 @@ def told(plan: TrainingPlan) -> Floats:
     return flat(ones)
 
 
-def train(state: State, workloads: Workloads | None = None) -> Iterator[State]:
+def train(state: TrainingState, workloads: Workloads | None = None) -> Iterator[TrainingState]:
     """The states after each further iteration, up to the plan's number."""
     plan = state.plan
     given, mask = workloads or Drawn(plan), told(plan)
@@ -388,7 +387,7 @@ def train(state: State, workloads: Workloads | None = None) -> Iterator[State]:
             if found < best_cost:
                 best, best_cost = weights, found
         history = (*state.history, (k, tried, found))
-        state = State(plan, weights, memory, best, best_cost, k, history, state.losses)
+        state = TrainingState(plan, weights, memory, best, best_cost, k, history, state.losses)
         yield state
 
 
@@ -403,7 +402,7 @@ def compare(network: Network, episodes: Sequence[Episode]) -> dict[str, float]:
     return found
 
 
-def save(state: State, path: Path) -> None:
+def save(state: TrainingState, path: Path) -> None:
     """Everything that going on needs. The file is whole or the one from before."""
     file = io.BytesIO()
     said = {
@@ -426,7 +425,7 @@ def replace_file(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
-def load(path: Path) -> State:
+def load(path: Path) -> TrainingState:
     """Raises ValueError for a file that `save` did not write, or for other features."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -443,7 +442,9 @@ def load(path: Path) -> State:
         history = tuple((k, tried, found) for k, tried, found in said["history"])
         for each in (weights, best):
             of_flat(each, UNITS)
-        return State(plan, weights, memory, best, said["best_cost"], said["iteration"], history, tuple(said["losses"]))
+        return TrainingState(
+            plan, weights, memory, best, said["best_cost"], said["iteration"], history, tuple(said["losses"])
+        )
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no training of this version: {error}") from error
 
@@ -456,7 +457,7 @@ COLOURS: Final = {"tried": "#9aa5b1", "select seeds": "#0b6bcb"}
 Points = Sequence[tuple[float, float]]
 
 
-def draw_curve(state: State, path: Path) -> None:
+def draw_curve(state: TrainingState, path: Path) -> None:
     """Costs are shown as completion times relative to where the training began, in percent."""
     first_tried = next((tried for k, tried, _ in state.history if k > 0), 0.0)
     first = state.history[0][2] or 0.0

@@ -97,7 +97,7 @@ class Checkpoints:
         self._local = durability.local(directory)
         self._parents_synced = False
         self.lease = Lease(tf, directory)
-        self._beside = durability.Beside(self._settle, self.lease.renew, RENEW_S)
+        self._beside = durability.BackgroundSync(self._settle, self.lease.renew, RENEW_S)
         # TensorFlow makes a function for every save, and then warns that it does.
         tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
 

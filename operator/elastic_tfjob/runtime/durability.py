@@ -72,7 +72,7 @@ def write(path: str, text: str, *, flush: bool = True) -> None:
                 raise
 
 
-class Beside:
+class BackgroundSync:
     """A thread that does `work` with the newest step that it was given, and `tick` when it starts and every `every_s`
     seconds. Steps that a newer one overtakes are left out."""
 

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import preload, protocol, sharing, stderr_pipe
+from elastic_tfjob.runtime import preload, protocol, shared_folder_probe, stderr_pipe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
 from elastic_tfjob.runtime.fit import callback
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
@@ -34,7 +34,7 @@ from elastic_tfjob.runtime.protocol import brief
 # -- A training program's side of the files that it shares with its launcher: see protocol.py --------------------------
 
 
-class Contact:
+class Hello:
     """What one generation's program says and is told. Without a launcher it says nothing, and nothing holds it back.
 
     `shared`, `generation`: the pod's directory and the program's generation, as in its environment. Raises ValueError
@@ -92,7 +92,7 @@ class Contact:
 def imported() -> None:
     """Tell the launcher that this program has the hook, though it may take long until it uses it."""
     with contextlib.suppress(OSError, ValueError):
-        folder = Contact(os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)).folder
+        folder = Hello(os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)).folder
         if folder is not None:
             protocol.write(folder / protocol.IMPORTED, {})
 
@@ -100,7 +100,7 @@ def imported() -> None:
 # -- How the workers of a MultiWorkerMirroredStrategy decide alike: each learns the sum of what all say ----------------
 
 
-class Agreement:
+class StartBarrier:
     """Sums over all workers of a MultiWorkerMirroredStrategy, by which they decide alike. Every worker must call in the
     same order."""
 
@@ -248,14 +248,16 @@ class ElasticCheckpoint:
         self._checkpoints = None
         if directory is not None:
             path = os.fspath(directory).rstrip("/") or "/"
-            self._checkpoints = Checkpoints(checkpoint, path, keep, sharing.options(tf, path, sharded), partial=partial)
+            self._checkpoints = Checkpoints(
+                checkpoint, path, keep, shared_folder_probe.options(tf, path, sharded), partial=partial
+            )
             atexit.register(self._checkpoints.lease.release)
         elif self.task.chief:
             _warn_without_directory()
-        self._agreement = Agreement(tf, strategy) if needed(tf, strategy) else None
+        self._agreement = StartBarrier(tf, strategy) if needed(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
-        self._contact = Contact(shared, generation)
+        self._contact = Hello(shared, generation)
         report_to = Path(shared) if shared and self.task.chief else None
         self.progress = Progress(report_to, int(generation or 0), self._watch)
         self.progress.total_steps = total_steps

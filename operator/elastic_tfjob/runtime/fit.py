@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from elastic_tfjob.runtime.progress import scalar
-from elastic_tfjob.runtime.sharing import chief_device
+from elastic_tfjob.runtime.shared_folder_probe import chief_device
 
 _SETTLE_S = 0.25
 """With parameter servers batches are handed out for about this long, then waited for: workers idle for that moment."""

@@ -30,7 +30,7 @@ from typing import Any
 from elastic_tfjob.runtime import cgroup, protocol, spare
 from elastic_tfjob.runtime.forkserver import IGNORED
 from elastic_tfjob.runtime.programs import ARCHIVE, has_gpu
-from elastic_tfjob.runtime.protocol import Command
+from elastic_tfjob.runtime.protocol import LauncherCommand
 from elastic_tfjob.runtime.switching import Switching
 
 # -- The checkpoint that the operator asks for before it ends a pod ----------------------------------------------------
@@ -46,7 +46,7 @@ STANDS_S = 600.0
 on for as long, and is asked again."""
 
 
-class LastSave:
+class SaveBeforeStop:
     """`said` is what the exporter tells of it: `request`, `state` (`saving`, `saved`, `refused`), `why`, `step`."""
 
     def __init__(self) -> None:
@@ -115,8 +115,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Launcher(Switching):
     """What one container runs, from its start to its end."""
 
-    command: Command | None = None
-    last_save: LastSave = field(default_factory=LastSave)
+    command: LauncherCommand | None = None
+    last_save: SaveBeforeStop = field(default_factory=SaveBeforeStop)
     _seen: Any = None
     _stamp: Any = None
     _said: dict[str, Any] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class Launcher(Switching):
             return
         self._seen = text
         try:
-            command = Command.parse(text)
+            command = LauncherCommand.parse(text)
         except (ValueError, TypeError, RecursionError) as error:
             self._log(f"command not understood, the last one stays: {error}")
             return
@@ -230,7 +230,7 @@ class Launcher(Switching):
 
     # -- towards the command -------------------------------------------------------------------------------------------
 
-    def _towards(self, command: Command, now: float) -> None:
+    def _towards(self, command: LauncherCommand, now: float) -> None:
         if command.action == "stop":
             return
         running = self.running

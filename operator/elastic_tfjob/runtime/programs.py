@@ -125,7 +125,7 @@ _THREADS = b"tf_"
 
 
 @dataclass(frozen=True)
-class Look:
+class ProgramSample:
     """A program at a time: CPU seconds that it has used so far, and whether it is known to have TensorFlow."""
 
     at: float
@@ -133,18 +133,18 @@ class Look:
     tensorflow: bool
 
 
-class Hook:
+class HookDetection:
     """Looks at one program, whose process group is `pid`, since `began` (a time.monotonic())."""
 
     def __init__(self, pid: int, began: float) -> None:
         self.pid, self.began = pid, began
-        self._first: Look | None = None  # with TensorFlow
-        self._looks: deque[Look] = deque(maxlen=8)
+        self._first: ProgramSample | None = None  # with TensorFlow
+        self._looks: deque[ProgramSample] = deque(maxlen=8)
 
     def look(self, now: float, imported: bool) -> None:
         """To be called every few seconds while it is not known. `imported`: it is known that TensorFlow is."""
         cpu_s, runs = _group(self.pid)
-        look = Look(now, cpu_s, imported or runs)
+        look = ProgramSample(now, cpu_s, imported or runs)
         self._looks.append(look)
         if look.tensorflow and self._first is None:
             self._first = look
@@ -239,7 +239,7 @@ class Child:
     kill_at: float | None = None
     over: bool = False  # the process that was started has ended
     stderr: StderrPipe | None = None
-    hook: Hook | None = None
+    hook: HookDetection | None = None
     forked: bool = False
     began: float = 0.0  # when it was started, by the monotonic clock
     lowered: str = ""  # how its priority was lowered while it is prepared
@@ -314,7 +314,7 @@ class Programs:
         beside = self.running is not None and self.running is not child
         child.lowered = lower_priority(child.pid) if beside else ""  # a new pod's first program has nobody to yield to
         child.began = time.monotonic()
-        child.hook = Hook(child.pid, child.began)
+        child.hook = HookDetection(child.pid, child.began)
         way = "was forked and " if child.forked else ""
         way += f"with low priority ({child.lowered}) " if child.lowered else ""
         self._log(f"generation {child.generation} {way}started as {child.pid}: {' '.join(command[:4])[:200]}")

@@ -132,7 +132,7 @@ class Task:
 
 
 @dataclass
-class Command:
+class LauncherCommand:
     """What the operator wants, by the annotation that the kubelet shows as a file."""
 
     action: str
@@ -143,7 +143,7 @@ class Command:
     request: int = 0  # which stop of the job a `save` is for
 
     @classmethod
-    def parse(cls, text: str) -> Command:
+    def parse(cls, text: str) -> LauncherCommand:
         """Raises ValueError."""
         raw = json.loads(text)
         if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "save", "stop"):

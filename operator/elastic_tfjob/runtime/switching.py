@@ -16,7 +16,7 @@ from typing import Any
 from elastic_tfjob.runtime import programs, protocol, spare
 from elastic_tfjob.runtime.cgroup import cpu_s
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, has_gpu, kept
-from elastic_tfjob.runtime.protocol import Command
+from elastic_tfjob.runtime.protocol import LauncherCommand
 
 HUNG_S = 60.0
 """A forked program has constructed its ElasticCheckpoint, or listens, long before."""
@@ -33,7 +33,7 @@ class Switching(Programs):
 
     # -- the next generation -------------------------------------------------------------------------------------------
 
-    def _config(self, command: Command) -> str | None:
+    def _config(self, command: LauncherCommand) -> str | None:
         return self.tf_config if command.tf_config is None else command.tf_config
 
     def _is_prepared(self, generation: int) -> bool:
@@ -42,7 +42,7 @@ class Switching(Programs):
             return False
         return bool(child.pid) or child.state == "ready"
 
-    def _prepare(self, command: Command) -> None:
+    def _prepare(self, command: LauncherCommand) -> None:
         """Start a generation beside what runs. A program that trains must have said that it uses ElasticCheckpoint: its
         next generation would not wait, but train too. A restarted one needs a while to say so."""
         if self.prepared is None:
@@ -112,7 +112,7 @@ class Switching(Programs):
 
     # -- the switch ----------------------------------------------------------------------------------------------------
 
-    def _switch(self, command: Command, now: float) -> None:
+    def _switch(self, command: LauncherCommand, now: float) -> None:
         prepared, running = self.prepared, self.running
         assert prepared is not None
         if (

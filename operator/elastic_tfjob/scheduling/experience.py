@@ -31,7 +31,7 @@ from elastic_tfjob.scheduling.steps.hull import bounds
 from elastic_tfjob.speed.model import known_sizes
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
-__all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "Moment", "Seen", "as_line", "of_line"]
+__all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "ExperienceJob", "ExperienceRound", "as_line", "of_line"]
 
 VERSION: Final = 1
 MOST_JOBS: Final = 1000
@@ -45,7 +45,7 @@ _LATEST_S: Final = float(MAX_DURATION_S) * 10
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ExperienceJob:
     """A job in a round. `has` is what it held, `gets` what was decided. `speeds`: steps per second by (PSs, workers),
     of the sizes whose speed was known."""
 
@@ -63,14 +63,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ExperienceRound:
     """A round at `now`. `nodes`: what each kind of nodes offers, and how many there are. `slot_s`: sizes change so
     often. `unreadable`: jobs that were passed over."""
 
     now: float
     slot_s: float
     nodes: tuple[tuple[Resources, int], ...]
-    jobs: tuple[Seen, ...]
+    jobs: tuple[ExperienceJob, ...]
     unreadable: int = 0
 
 
@@ -136,7 +136,7 @@ def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
     return islice(rows, MAX_ENTRIES)
 
 
-def of_line(line: str) -> Moment:
+def of_line(line: str) -> ExperienceRound:
     """Raises ValueError for what `as_line` did not write: where, and what is wrong there. A job that is wrong takes
     nothing from the others of its line."""
     if len(line) > MOST_LINE_BYTES:
@@ -151,14 +151,16 @@ def of_line(line: str) -> Moment:
     nodes = [(_resources(each, "free"), each.whole("number", _MOST_NODES)) for each in fields.objects("nodes", 10_000)]
     reading = Lenient()
     jobs = [reading(_job, fields, raw) for raw in fields.items("jobs", MOST_JOBS)]
-    return Moment(now, slot_s, tuple(nodes), tuple(job for job in jobs if job is not None), len(reading.problems))
+    return ExperienceRound(
+        now, slot_s, tuple(nodes), tuple(job for job in jobs if job is not None), len(reading.problems)
+    )
 
 
-def _job(fields: Fields, raw: object) -> Seen:
+def _job(fields: Fields, raw: object) -> ExperienceJob:
     return _seen(Fields(raw, fields.place("jobs")))
 
 
-def _seen(fields: Fields) -> Seen:
+def _seen(fields: Fields) -> ExperienceJob:
     groups = tuple(
         ReplicaGroup(
             each.text("type", MAX_WORD),
@@ -175,7 +177,7 @@ def _seen(fields: Fields) -> Seen:
     for each in fields.objects("speeds"):
         rate = _measured(each, "rate", MAX_RATE)
         speeds.append((each.whole("ps", MAX_REPLICAS), each.whole("workers", MAX_REPLICAS), rate))
-    return Seen(
+    return ExperienceJob(
         fields.text("job"),
         _measured(fields, "arrival", _LATEST_S),
         fields.text("model"),

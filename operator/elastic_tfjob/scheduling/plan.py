@@ -13,7 +13,6 @@ from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["CAUSES", "STOPS", "TOLD", "Cause", "cause_of"]
 
-
 # -- Why a job's size, place or CPU changes, in one word ---------------------------------------------------------------
 # What metrics are labelled with, pages group by, and tests compare.
 
@@ -64,7 +63,7 @@ BEHIND: Final = Reason("behind")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Assignment:
     """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
 
     `cpu` is what replicas shall hold where that differs from their requests. `cause` is why it changes, in one word;
@@ -106,7 +105,7 @@ class Plan:
     """
 
     snapshot: Snapshot = field(compare=False, repr=False)
-    changes: Mapping[str, Target]
+    changes: Mapping[str, Assignment]
     loans: tuple[Loan, ...] = ()
     refusals: Mapping[str, Reason] = field(default_factory=dict)
     held_back: Reason = BEHIND
@@ -134,10 +133,10 @@ class Plan:
         return None if target is None else (target.nodes, target.cpu)
 
     @property
-    def targets(self) -> dict[str, Target]:
+    def targets(self) -> dict[str, Assignment]:
         """Of every job that holds or shall hold something."""
         unchanged = {
-            key: Target(job.placement, Reason("keeps"), job.cpu)
+            key: Assignment(job.placement, Reason("keeps"), job.cpu)
             for key, job in self.snapshot.jobs.items()
             if job.placement and key not in self.changes
         }

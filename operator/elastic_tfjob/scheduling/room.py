@@ -25,7 +25,6 @@ from elastic_tfjob.scheduling.snapshot import (
 
 __all__ = ["Admission", "in_all"]
 
-
 # -- Nodes in the order of what they have free of each resource --------------------------------------------------------
 # Of a full cluster, few have what is asked for.
 
@@ -33,7 +32,7 @@ FEW = 8
 """One in so many nodes is few enough to sort them rather than to go through all in order."""
 
 
-class ByResource:
+class FreeIndex:
     """Nodes by number, one sorted list per resource: free CPU, memory and accelerators.
 
     A list holds `free * nodes + i`, since numbers compare faster than pairs.
@@ -278,7 +277,7 @@ class FreeCapacity:
         self._elsewhere = held
         self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
         self._order: list[Key] = sorted(self._keys)
-        self._by_resource = ByResource(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
+        self._by_resource = FreeIndex(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
         self._largest = maximal(self.usable)
         self.admission = Admission(nodes)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from elastic_tfjob.scheduling.plan import BEHIND, Cause, Loan, Plan, Target, cause_of
+from elastic_tfjob.scheduling.plan import BEHIND, Assignment, Cause, Loan, Plan, cause_of
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, cools, entry, queue_view
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
 from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
@@ -88,7 +88,7 @@ class Round:
         self.nodes: Mapping[str, Node] = snapshot.nodes
         """The nodes as this round stands: with those it borrows, without those it gives back."""
         self.loans: list[Loan] = []
-        self.changes: dict[str, Target] = {}
+        self.changes: dict[str, Assignment] = {}
         self.refusals: dict[str, Reason] = {}
         self.kept: dict[str, Reason] = {}
         """Why jobs that were to be stopped or moved keep what they have."""
@@ -384,7 +384,7 @@ class Round:
         self._set(job, placed, reason, cause=cause)
         return True
 
-    def undo(self, mark: int, before: Mapping[str, Target | None]) -> None:
+    def undo(self, mark: int, before: Mapping[str, Assignment | None]) -> None:
         """Back to when the FreeCapacity was at `mark` and what has changed since was as in `before`."""
         for key, target in before.items():
             if target is None:
@@ -408,7 +408,7 @@ class Round:
         now = was if stays else counts_of(nodes)
         if cause is None:
             cause = cause_of(was, now, moved=not stays, stopped=bool(job.stops))
-        self.changes[job.spec.key] = Target(nodes, sized(reason, was, now), cpu, cause)
+        self.changes[job.spec.key] = Assignment(nodes, sized(reason, was, now), cpu, cause)
 
     def plan(self) -> Plan:
         self.room.rollback(0)

@@ -22,7 +22,6 @@ from elastic_tfjob.speed.model import Speed
 
 __all__ = ["NO_MEMORY", "Memory", "readable", "with_number"]
 
-
 # -- What a profile remembers of a job from one plan to the next: a few numbers by name --------------------------------
 # Both worlds keep them for the profile: it returns them in `Plan.memory` and reads them back as `Job.memory`, so that
 # equal input still gives an equal plan. A name begins with that of the profile, as in `las.forgiven`: numbers outlive a
@@ -128,7 +127,7 @@ class ReplicaGroup:
     maximum: int
 
 
-class Shape:
+class PlacementKey:
     """A value that is looked up far more often than it is made: it keeps its hash."""
 
     __slots__ = ("_hash", "_of")
@@ -141,7 +140,9 @@ class Shape:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Shape) and self._hash == other._hash and self._of == other._of)
+        return self is other or (
+            isinstance(other, PlacementKey) and self._hash == other._hash and self._of == other._of
+        )
 
 
 def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
@@ -251,9 +252,9 @@ class JobSpec:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
 
     @cached_property
-    def shape(self) -> "Shape":
+    def shape(self) -> "PlacementKey":
         """Jobs of one shape fit, or do not fit, alike."""
-        return Shape(self.groups, self.constraints, self.constraints_by_type, self.loanable)
+        return PlacementKey(self.groups, self.constraints, self.constraints_by_type, self.loanable)
 
     @cached_property
     def elastic(self) -> bool:
@@ -352,7 +353,7 @@ class Job:
         return spec.duration_s
 
 
-class View(Protocol):
+class Index(Protocol):
     """A memo of a Snapshot's content that can follow changes of single jobs, and of nodes."""
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
@@ -362,7 +363,7 @@ class View(Protocol):
         ...
 
 
-V = TypeVar("V", bound=View)
+V = TypeVar("V", bound=Index)
 
 
 class Snapshot:
@@ -390,7 +391,7 @@ class Snapshot:
         self.seed = seed
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self.history = history
-        self._views: dict[Hashable, View] = {}
+        self._views: dict[Hashable, Index] = {}
 
     def evolve(
         self,

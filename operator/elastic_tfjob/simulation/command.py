@@ -19,10 +19,10 @@ from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
-from elastic_tfjob.simulation.interrupts import Stop, stopping
+from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.outcome import Outcome
 from elastic_tfjob.simulation.report import write_report
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
@@ -366,7 +366,7 @@ def simulate(
         raise SystemExit(stop.exit_status)
 
 
-def _report(specs: Sequence[RunSpec], outcomes: Sequence[Outcome], seeds: bool) -> list[Summary]:
+def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
     """Print what these runs gave."""
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
     summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
@@ -383,7 +383,7 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[Outcome], seeds: bool) 
     return summaries
 
 
-def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[Outcome]) -> list[str]:
+def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[str]:
     """Profiles that gave running jobs other CPU, where no speed goes by that."""
     lent = {spec.profile: spec for spec, outcome in zip(specs, outcomes, strict=False) if outcome.changes["cpu"]}
     return [
@@ -457,7 +457,7 @@ def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParame
             )
 
 
-def _run(specs: Sequence[RunSpec], processes: int | None, stop: Stop) -> list[Outcome]:
+def _run(specs: Sequence[RunSpec], processes: int | None, stop: Interrupt) -> list[RunResult]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -484,7 +484,7 @@ def _run(specs: Sequence[RunSpec], processes: int | None, stop: Stop) -> list[Ou
         return run_all(specs, report, processes, stop)
 
 
-def _write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:
+def _write_jobs(path: Path, outcomes: Sequence[RunResult]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)

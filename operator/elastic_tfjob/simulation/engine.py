@@ -10,11 +10,10 @@ from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.forecasts import forecast
-from elastic_tfjob.scheduling.plan import Loan, Plan, Target
+from elastic_tfjob.scheduling.plan import Assignment, Loan, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import nodes_of
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
-from elastic_tfjob.simulation.accounts import Accounts
 from elastic_tfjob.simulation.event_queue import (
     ARRIVE,
     COOLED,
@@ -24,15 +23,16 @@ from elastic_tfjob.simulation.event_queue import (
     NODES,
     READY,
     STRAY,
-    Agenda,
+    EventQueue,
     NodeChange,
     NodeScript,
 )
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
-from elastic_tfjob.simulation.outcome import JobRecord, Outcome
+from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.utilisation import Utilisation
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History
 
@@ -62,13 +62,13 @@ def carry_out_loans(
 # -- What is forecast of each job under the plan that starts it first --------------------------------------------------
 
 
-class Starts:
+class FirstStartForecast:
     """Of one run. They are noted while it lasts and forecast after it, so that its CPU time is without that."""
 
     def __init__(self) -> None:
-        self._noted: list[tuple[JobRecord, Job, Target, float, History]] = []
+        self._noted: list[tuple[JobRecord, Job, Assignment, float, History]] = []
 
-    def note(self, record: JobRecord, snapshot: Snapshot, key: str, target: Target) -> None:
+    def note(self, record: JobRecord, snapshot: Snapshot, key: str, target: Assignment) -> None:
         self._noted.append((record, snapshot.jobs[key], target, snapshot.now, snapshot.history))
 
     def forecast(self, nodes: Mapping[str, Node]) -> None:
@@ -118,10 +118,10 @@ class Simulation:
         self._demand = Demand(inference, seed) if inference else None
         start = start_s if present or not self.jobs else self.jobs[0].submit_s
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
-        self.outcome = Outcome.begun(profile, seed, start, own, pool=inference is not None)
+        self.outcome = RunResult.begun(profile, seed, start, own, pool=inference is not None)
         self._present = present
-        self._agenda = Agenda()
-        self._accounts = Accounts(self.outcome, trace=trace)
+        self._agenda = EventQueue()
+        self._accounts = Utilisation(self.outcome, trace=trace)
         self._live = LiveJobs(
             cluster,
             speed_model,
@@ -143,11 +143,11 @@ class Simulation:
         self._scripted = 0
         """Changes of nodes that have come true."""
         self._losses = any(job.loss for job in self.jobs)
-        self._starts = Starts()
+        self._starts = FirstStartForecast()
 
     # ---- the loop
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Simulate until every job has finished, or no event is left that could let one finish."""
         begin = time.process_time()
         try:

@@ -9,7 +9,7 @@ from typing import Final
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import Node, Placement
 
-__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "STRAY", "Agenda", "Event"]
+__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "STRAY", "Event", "EventQueue"]
 
 FINISH: Final = 0
 READY: Final = 1
@@ -26,7 +26,7 @@ Event = tuple[float, int, int, int, str]
 """Time, kind, place in what is known beforehand (jobs, changes of nodes), version and key of the job."""
 
 
-class Agenda:
+class EventQueue:
     """Events to come. One that waits for a version of a job is void when that has another: who takes it compares."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Placement, counts_of
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs, LiveJob
-from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, TrueSpeed
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Cores, CpuBound, Pace
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -22,8 +22,7 @@ from elastic_tfjob.speed.history import History, Past
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import Prediction, Source
 
-__all__ = ["COSTS", "Course", "Fate", "World", "foresee", "present"]
-
+__all__ = ["COSTS", "Fate", "ForecastRun", "World", "foresee", "present"]
 
 # -- Jobs of a live Snapshot as the simulator goes on with them --------------------------------------------------------
 # What is predicted of each is taken to come true.
@@ -179,7 +178,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ForecastRun:
     """What becomes of all jobs, by their keys. `until_s`: of what comes after it nothing is known, as there was no time
     to look any further; None: all of it was foreseen."""
 
@@ -191,7 +190,7 @@ class _OutOfTime(Exception):
     pass
 
 
-def foresee(world: World, cpu_s: float) -> Course:
+def foresee(world: World, cpu_s: float) -> ForecastRun:
     """What becomes of the jobs. It takes so much CPU time, and one round of the core more at the most."""
     made = build(world.profile, world.parameters)
     # As live: a job whose size changes is not placed anew, and where a decision moves with the clock, there is a round
@@ -223,7 +222,7 @@ def foresee(world: World, cpu_s: float) -> Course:
         simulation.run()
     except _OutOfTime:
         until_s = simulation.snapshot.now
-    return Course(
+    return ForecastRun(
         {
             record.key: Fate(None if record.key in had_begun else record.start_s, record.finish_s, sources[record.key])
             for record in simulation.outcome.records

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["SIGNALS", "Stop", "stopping"]
+__all__ = ["SIGNALS", "Interrupt", "stopping"]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
-class Stop:
+class Interrupt:
     """Whether a signal has asked this process to stop. Without `stopping` around it: never."""
 
     number: int = 0
@@ -70,10 +70,10 @@ def _leave_a_closed_terminal() -> None:
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
+def stopping() -> Iterator[Interrupt]:
     """Notes `SIGNALS` instead of being ended by them. A signal that this process was started to ignore, as under
     nohup, stays ignored."""
-    stop, before = Stop(), dict[signal.Signals, Any]()
+    stop, before = Interrupt(), dict[signal.Signals, Any]()
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
             before[each] = signal.signal(each, stop.note)

@@ -18,7 +18,7 @@ from elastic_tfjob.scheduling.snapshot import (
     Placement,
     counts_of,
 )
-from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, Training, cores_held, training
 from elastic_tfjob.simulation.workload import WorkloadJob

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 
-from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import more_replicas
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement
-from elastic_tfjob.simulation.accounts import Accounts, Stays
-from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, Agenda, on_lost_node
+from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, EventQueue, on_lost_node
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
-from elastic_tfjob.simulation.outcome import JobRecord, Outcome
+from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, NodeSpeeds, used_of_held
+from elastic_tfjob.simulation.utilisation import Stays, Utilisation
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History, stem
 
@@ -97,9 +97,9 @@ class LiveJobs:
         noise: Noise,
         seed: int,
         history: History,
-        agenda: Agenda,
-        accounts: Accounts,
-        outcome: Outcome,
+        agenda: EventQueue,
+        accounts: Utilisation,
+        outcome: RunResult,
     ) -> None:
         self.by_key: dict[str, LiveJob] = {}
         self.history = history
@@ -195,7 +195,7 @@ class LiveJobs:
 
     # ---- they change
 
-    def carry_out(self, live: LiveJob, target: Target, nodes: Mapping[str, Node], now: float) -> Job:
+    def carry_out(self, live: LiveJob, target: Assignment, nodes: Mapping[str, Node], now: float) -> Job:
         """Start, stop, move or rescale a job, or give it other CPU, as a plan says."""
         new, old = target.nodes, live.placement
         pause = live.change_to(new, self._costs, now)

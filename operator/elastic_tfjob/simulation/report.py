@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_tfjob.scheduling.room import ANY_NODE
-from elastic_tfjob.simulation.outcome import Compared, Outcome, Sample
+from elastic_tfjob.simulation.result import Compared, RunResult, Sample
 from elastic_tfjob.simulation.runner import RunSpec
 from elastic_tfjob.simulation.summary import Summary
 
@@ -22,7 +22,7 @@ Series = list[tuple[float, float]]
 
 
 def write_report(
-    path: Path, title: str, specs: Sequence[RunSpec], outcomes: Sequence[Outcome], summaries: Sequence[Summary]
+    path: Path, title: str, specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: Sequence[Summary]
 ) -> None:
     """Write the page. The same runs give the same bytes: what the machine took for them is left out."""
     template = (files("elastic_tfjob.simulation") / "report.html").read_text()
@@ -40,7 +40,7 @@ def write_report(
     path.write_text(page)
 
 
-def run_data(spec: RunSpec, outcome: Outcome, name: str) -> dict[str, object]:
+def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
     """What the page draws of one run. Times are hours since the first submission."""
     first = outcome.first_s
     jcts = np.array(sorted(r.jct_s for r in outcome.records if r.jct_s is not None))

@@ -14,9 +14,9 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.event_queue import NodeChange
-from elastic_tfjob.simulation.interrupts import SIGNALS, Stop, stopping
+from elastic_tfjob.simulation.interrupts import SIGNALS, Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -57,11 +57,11 @@ def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> li
 
 
 def run_one(
-    spec: RunSpec, progress: Callable[[float, int, int], None] | None = None, stop: Stop | None = None
-) -> Outcome:
+    spec: RunSpec, progress: Callable[[float, int, int], None] | None = None, stop: Interrupt | None = None
+) -> RunResult:
     """One run; interrupted (KeyboardInterrupt, also out of `progress`, or a signal of `stop`) it returns what is known,
     marked partial."""
-    stop = stop or Stop()
+    stop = stop or Interrupt()
 
     def report(now: float, done: int, total: int) -> None:
         stop.check()
@@ -90,17 +90,17 @@ def run_one(
 
 
 def run_all(
-    specs: Sequence[RunSpec], progress: Progress, workers: int | None = None, stop: Stop | None = None
-) -> list[Outcome]:
+    specs: Sequence[RunSpec], progress: Progress, workers: int | None = None, stop: Interrupt | None = None
+) -> list[RunResult]:
     """All runs, in the order given. After a signal of `stop` those that run return what is known and the others do not
     begin; after the second one, those that have not returned are left out, too.
 
     Raises ProcessDied where the system killed one, and what a run raises.
     """
-    stop, workers = stop or Stop(), min(len(specs), workers or os.cpu_count() or 1)
+    stop, workers = stop or Interrupt(), min(len(specs), workers or os.cpu_count() or 1)
     if workers > 1:
         return _Processes(workers, specs, progress, stop).run()
-    outcomes = list[Outcome]()
+    outcomes = list[RunResult]()
     for k, spec in enumerate(specs):
         if stop.number:
             break
@@ -115,15 +115,15 @@ class _Processes:
     """Runs in processes of their own. Each has one pipe: specs go in, progress and outcomes come out. A process whose
     pipe is closed ends, so none outlives this one."""
 
-    def __init__(self, workers: int, specs: Sequence[RunSpec], progress: Progress, stop: Stop) -> None:
+    def __init__(self, workers: int, specs: Sequence[RunSpec], progress: Progress, stop: Interrupt) -> None:
         self.specs, self.progress, self.stop = specs, progress, stop
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, RunResult] = {}
         self._waiting = list(range(len(specs)))[::-1]
         self._running: dict[Connection, int] = {}
         self._processes: dict[Connection, SpawnProcess] = {}
         self._workers = workers
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[RunResult]:
         try:
             self._start()
             told = 0
@@ -185,7 +185,7 @@ class _Processes:
                 "try fewer processes (--jobs)"
             ) from None
         match told:
-            case Outcome():
+            case RunResult():
                 self.outcomes[k] = told
                 del self._running[pipe]
                 if not told.partial:  # else a signal has reached that process: it would end the next run at once
@@ -204,7 +204,7 @@ def _serve(pipe: Connection) -> None:
             while True:
                 spec = pipe.recv()
                 try:
-                    answer: Outcome | Exception = run_one(spec, lambda *told: pipe.send(told), stop)
+                    answer: RunResult | Exception = run_one(spec, lambda *told: pipe.send(told), stop)
                 except OSError:
                     raise
                 except Exception as error:

@@ -26,8 +26,7 @@ from elastic_tfjob.simulation.event_queue import NodeChange, NodeScript
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
-__all__ = ["POOLS", "Beside", "read_pool"]
-
+__all__ = ["POOLS", "InferenceSide", "read_pool"]
 
 # -- A second pool of nodes that serves inference, with a daily swing, and what it can lend ----------------------------
 
@@ -243,7 +242,7 @@ POOLS: Final = {"aryl": PoolFile(nodes=520, gpus_per_node=8, accelerator_speed=0
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class InferenceSide:
     """`loanable` is the share of jobs that may run on lent nodes; None: those of which the workload says so."""
 
     pool: InferencePool
@@ -260,7 +259,7 @@ class Beside:
         return tuple(jobs)
 
 
-def read_pool(named: str) -> Beside:
+def read_pool(named: str) -> InferenceSide:
     """The pool of this name, or else of this YAML file. Raises WorkloadError that names the file, the place in it, the
     value and what is allowed."""
     pool = POOLS.get(named)
@@ -275,4 +274,4 @@ def read_pool(named: str) -> Beside:
             pool = parse_pool(content)
         except ValueError as e:
             raise WorkloadError(f"{named}: wrong in the pool:\n{e}") from e
-    return Beside(pool_of(pool), pool.loanable)
+    return InferenceSide(pool_of(pool), pool.loanable)

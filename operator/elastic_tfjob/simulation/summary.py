@@ -19,11 +19,11 @@ from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.accounts import by_cause
 from elastic_tfjob.simulation.formats import FORMATS
-from elastic_tfjob.simulation.outcome import JobRecord, Outcome
+from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
+from elastic_tfjob.simulation.utilisation import by_cause
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.model import FinishTime
 
@@ -99,7 +99,7 @@ class Summary:
         return asdict(self)
 
 
-def summarise(outcome: Outcome, jobs: int) -> Summary:
+def summarise(outcome: RunResult, jobs: int) -> Summary:
     """Of one run on a workload of `jobs` jobs."""
     records = outcome.records
     done = [r for r in records if r.jct_s is not None]
@@ -146,7 +146,7 @@ def summarise(outcome: Outcome, jobs: int) -> Summary:
     )
 
 
-def _of_loans(outcome: Outcome) -> dict[str, Any]:
+def _of_loans(outcome: RunResult) -> dict[str, Any]:
     if not outcome.pool:
         return {}
     return {
@@ -163,16 +163,16 @@ LOSES = 0.01
 """Who takes longer by no more than this part has not lost anything."""
 
 
-def with_losers(summary: Summary, outcome: Outcome, beside: Outcome, loses: float = LOSES) -> Summary:
+def with_losers(summary: Summary, outcome: RunResult, beside: RunResult, loses: float = LOSES) -> Summary:
     """The summary of `outcome` with who takes longer than in `beside` by more than this part."""
     usual = {r.key: r.jct_s for r in beside.records if r.jct_s}
     more = [r.jct_s / usual[r.key] - 1 for r in outcome.records if r.jct_s is not None and r.key in usual]
     return replace(summary, losers=sum(each > loses for each in more), worst_loser=max(more, default=None))
 
 
-def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> list[Summary]:
+def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[RunResult]) -> list[Summary]:
     """With who takes longer than under the first profile of the same seed."""
-    first: dict[int, Outcome] = {}
+    first: dict[int, RunResult] = {}
     return [
         summary
         if first.setdefault(outcome.seed, outcome) is outcome
@@ -181,7 +181,7 @@ def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[Outcome]) 
     ]
 
 
-def _wasted(outcome: Outcome) -> float | None:
+def _wasted(outcome: RunResult) -> float | None:
     if outcome.cpu_used_area is None or outcome.cpu_area <= 0:
         return None
     return max(0.0, 1 - outcome.cpu_used_area / outcome.cpu_area)
@@ -209,7 +209,7 @@ COLUMNS = (
 )
 
 
-def job_rows(outcome: Outcome) -> Sequence[tuple[object, ...]]:
+def job_rows(outcome: RunResult) -> Sequence[tuple[object, ...]]:
     """One row per job in the order of COLUMNS."""
     return [
         (

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 
 from elastic_tfjob.scheduling.profiles import ProfileParameters
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import RunSpec
 from elastic_tfjob.simulation.summary import Summary, beside_the_first, print_runs, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -24,8 +24,8 @@ __all__ = [
     "GOALS",
     "Evaluate",
     "Goal",
+    "ParameterTrial",
     "Parts",
-    "Trial",
     "cost",
     "differences",
     "halves",
@@ -57,7 +57,7 @@ SWEEPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ParameterTrial:
     """One thing that was tried. `kept`: it is part of what is chosen, as far as that goes."""
 
     parameter: str
@@ -96,7 +96,7 @@ def variants(parameters: ProfileParameters, name: str) -> list[tuple[Any, Profil
 
 def tune(
     parameters: ProfileParameters, names: Sequence[str], evaluate: Evaluate, least: float = LEAST
-) -> Iterator[tuple[ProfileParameters, list[Trial]]]:
+) -> Iterator[tuple[ProfileParameters, list[ParameterTrial]]]:
     """After each parameter that was looked at: what is best so far, and what was tried of it. It ends after two sweeps,
     or one in which nothing was found."""
     (best,) = evaluate([parameters])
@@ -107,7 +107,7 @@ def tune(
             if not tried:
                 continue
             costs = evaluate([each for _, each in tried])
-            trials = [Trial(name, value, cost) for (value, _), cost in zip(tried, costs, strict=True)]
+            trials = [ParameterTrial(name, value, cost) for (value, _), cost in zip(tried, costs, strict=True)]
             k = min(range(len(costs)), key=lambda k: costs[k])
             if costs[k] < best * (1 - least):
                 best, parameters, found = costs[k], tried[k][1], True
@@ -151,7 +151,7 @@ def differences(before: ProfileParameters, after: ProfileParameters) -> Mapping[
 # -- `simulate --tune` -------------------------------------------------------------------------------------------------
 # Runs what is tried, tells it as it goes, and shows the result on the part that was held out.
 
-Runs = Callable[[Sequence[RunSpec]], Sequence[Outcome]]
+Runs = Callable[[Sequence[RunSpec]], Sequence[RunResult]]
 """Runs them all; fewer outcomes, or partial ones, where it was interrupted."""
 
 
@@ -180,7 +180,7 @@ def tune_and_report(
         specs = parts.tuned_on
         return _costs(_summaries(_outcomes(specs, tried, run), specs), len(specs), goal)
 
-    chosen, trials = first, list[Trial]()
+    chosen, trials = first, list[ParameterTrial]()
     try:
         for best, tried in tune(first, names, evaluate):
             chosen = best
@@ -234,7 +234,7 @@ def _compare(
     return [each.as_dict() for each in rows]
 
 
-def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> Sequence[Outcome]:
+def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> Sequence[RunResult]:
     """Of the runs with the first that is tried, then of those with the next."""
     asked = [replace(spec, parameters=parameters) for parameters in tried for spec in specs]
     outcomes = run(asked)
@@ -243,7 +243,7 @@ def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run:
     return outcomes
 
 
-def _summaries(outcomes: Sequence[Outcome], specs: Sequence[RunSpec]) -> list[Summary]:
+def _summaries(outcomes: Sequence[RunResult], specs: Sequence[RunSpec]) -> list[Summary]:
     jobs = [len(spec.jobs) for spec in specs]
     return [summarise(outcome, jobs[k % len(jobs)]) for k, outcome in enumerate(outcomes)]
 

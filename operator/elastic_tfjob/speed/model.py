@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
-__all__ = ["SETTLED_S", "Calibration", "Sizes", "calibration", "counts_between", "known_sizes"]
+__all__ = ["SETTLED_S", "Calibration", "SizeTable", "calibration", "counts_between", "known_sizes"]
 
 
 class Speed(Protocol):
@@ -119,7 +119,7 @@ STRIDE: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class SizeTable:
     """PSs, workers and steps per second of each size; the speed is above 0."""
 
     ps: Ints
@@ -145,7 +145,7 @@ def grid(ps: tuple[int, int], workers: tuple[int, int]) -> tuple[Ints, Ints]:
     return found
 
 
-def known_sizes(speed: Speed, ps: tuple[int, int], workers: tuple[int, int]) -> Sizes:
+def known_sizes(speed: Speed, ps: tuple[int, int], workers: tuple[int, int]) -> SizeTable:
     """The sizes within these bounds (least, most) whose speed is known.
 
     Where no fit is trusted these are the measured ones: the belief at any other is the speed of the nearest, with which
@@ -163,7 +163,7 @@ def known_sizes(speed: Speed, ps: tuple[int, int], workers: tuple[int, int]) -> 
     return _positive(p, w, rates)
 
 
-def _measured(speed: OnlineSpeed, ps: tuple[int, int], workers: tuple[int, int]) -> Sizes:
+def _measured(speed: OnlineSpeed, ps: tuple[int, int], workers: tuple[int, int]) -> SizeTable:
     within: Sequence[tuple[int, int, float]] = sorted(
         (a, b, rate) for (a, b), rate in speed.measured.items() if ps[0] <= a <= ps[1] and workers[0] <= b <= workers[1]
     )
@@ -174,6 +174,6 @@ def _measured(speed: OnlineSpeed, ps: tuple[int, int], workers: tuple[int, int])
     )
 
 
-def _positive(ps: Ints, workers: Ints, rates: Floats) -> Sizes:
+def _positive(ps: Ints, workers: Ints, rates: Floats) -> SizeTable:
     known = np.isfinite(rates) & (rates > 0)
-    return Sizes(ps[known], workers[known], rates[known])
+    return SizeTable(ps[known], workers[known], rates[known])

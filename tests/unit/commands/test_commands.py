@@ -17,7 +17,7 @@ from kubernetes.aio.config import ConfigException
 from elastic_tfjob.cli import LAZY, main
 from elastic_tfjob.commands import cluster, kubectl, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import job_row
 from unit.query.build import running, tfjob, waiting
 
@@ -676,7 +676,7 @@ def test_completion_is_a_script_for_the_shell() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_table_splits_no_word_and_fits(width: int, rows: int) -> None:
     now = datetime(2026, 9, 1, tzinfo=UTC)
-    row = job_row(Job.parse(running("resnet-imagenet")))
+    row = job_row(TFJob.parse(running("resnet-imagenet")))
     columns = {"wide": True, "namespaces": True}
     cells = show.job_cells(row, now, **columns)
     cells[-1] = "it waits for 4 workers: node-3 has no room for their memory until another job has ended"

@@ -10,8 +10,8 @@ import pytest
 
 from conformance.manifest import replica
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.commands.pipeline import RUN_LABEL, Executor, Request, metrics, model_uri, page
-from elastic_tfjob.controller.objects.job import Job
+from elastic_tfjob.commands.pipeline import RUN_LABEL, KfpExecutor, Request, metrics, model_uri, page
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, see
 from unit.query.build import running
 
@@ -22,7 +22,7 @@ TYPES = {"Chief": replica(1), "Worker": replica(2)}
 
 def asked(**values: Any) -> Request:
     given = {"run_id": "run-1", "replicas": TYPES, **values}
-    return Request.parse(Executor.parse(json.dumps({"inputs": {"parameterValues": given}})))
+    return Request.parse(KfpExecutor.parse(json.dumps({"inputs": {"parameterValues": given}})))
 
 
 def test_a_retry_asks_for_the_same_job_and_another_run_or_step_for_another() -> None:
@@ -68,14 +68,14 @@ def test_what_makes_no_sense_is_refused_in_words(values: dict[str, Any], words: 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"outputs": {"artifacts": {"model": {}}}}', "[" * 2000])
 def test_an_executor_input_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="executor input"):
-        Executor.parse(text)
+        KfpExecutor.parse(text)
 
 
 def ended(at: str) -> ReadJob:
     raw = running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"})
     done = {"type": "Succeeded", "status": "True", "reason": "x", "message": "<b>", "lastTransitionTime": at}
     raw["status"] = {**raw["status"], "completionTime": at, "conditions": [done]}
-    return see(Job.parse(raw))
+    return see(TFJob.parse(raw))
 
 
 @pytest.mark.parametrize(("at", "met"), [("2026-01-02T03:10:00Z", 1.0), ("2027-01-02T03:10:00Z", 0.0)])

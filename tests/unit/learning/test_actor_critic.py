@@ -20,7 +20,7 @@ from elastic_tfjob.learning.actor_critic import (
     with_next,
 )
 from elastic_tfjob.learning.episodes import Episode, draw
-from elastic_tfjob.learning.training import State, TrainingPlan, begin, cost, load, save, train
+from elastic_tfjob.learning.training import TrainingPlan, TrainingState, begin, cost, load, save, train
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network, flat, greedy, of_flat
 
 UNITS = 3
@@ -148,7 +148,7 @@ def test_it_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, -1.0)))
     first = cost(of_flat(idle, training.UNITS), [one])
     memory = method.begin(idle, training.UNITS, 1)
-    *_, last = train(State(plan, idle, memory, idle, first, history=((0, first, first),)))
+    *_, last = train(TrainingState(plan, idle, memory, idle, first, history=((0, first, first),)))
     assert last.best_cost < first - 0.05
 
 

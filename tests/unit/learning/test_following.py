@@ -20,7 +20,7 @@ from elastic_tfjob.learning import training
 from elastic_tfjob.learning.episodes import draw, mean_jct_s, of_network, of_profile
 from elastic_tfjob.learning.recorded import (
     LEAST_JOBS,
-    Course,
+    ContinuedTraining,
     Recorded,
     Update,
     decides,
@@ -163,12 +163,12 @@ def written(directory: Path, lines: list[str]) -> None:
     (directory / "experience.jsonl").write_text("\n".join(lines[20:]) + "\n")
 
 
-def course_of(tmp_path: Path, lines: list[str]) -> Course:
+def course_of(tmp_path: Path, lines: list[str]) -> ContinuedTraining:
     written(tmp_path, lines)
-    return Course(tmp_path, tmp_path / "w.npz", TINY)
+    return ContinuedTraining(tmp_path, tmp_path / "w.npz", TINY)
 
 
-def firsts(course: Course, number: int) -> list[Update | None]:
+def firsts(course: ContinuedTraining, number: int) -> list[Update | None]:
     updates: Iterator[Update | None] = follow(course)
     return [next(updates) for _ in range(number)]
 
@@ -359,7 +359,7 @@ def test_of_too_few_jobs_nothing_is_learned(tmp_path: Path, lines: list[str]) ->
     written(tmp_path, lines[:1])
     recorded: Recorded = read_experience(tmp_path)
     assert len(recorded.jobs) < LEAST_JOBS
-    assert firsts(Course(tmp_path, tmp_path / "w.npz", TINY), 1) == [None]
+    assert firsts(ContinuedTraining(tmp_path, tmp_path / "w.npz", TINY), 1) == [None]
 
 
 def test_what_live_jobs_are_learned_on_is_not_what_weights_are_judged_on(lines: list[str]) -> None:

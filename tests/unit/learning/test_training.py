@@ -16,8 +16,8 @@ from elastic_tfjob.learning.training import (
     Evolution,
     Examples,
     Part,
-    State,
     TrainingPlan,
+    TrainingState,
     begin,
     compare,
     cost,
@@ -130,9 +130,13 @@ def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> N
     plan = TrainingPlan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
     idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, 0.6)))
     first = cost(of_flat(idle, training.UNITS), [one])
-    *_, last = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))
+    *_, last = train(
+        TrainingState(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),))
+    )
     assert last.best_cost < first - 0.01
-    *_, again = train(State(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),)))
+    *_, again = train(
+        TrainingState(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),))
+    )
     assert again.best.tolist() == last.best.tolist()
 
 
@@ -192,6 +196,6 @@ def test_a_file_that_is_no_training_is_refused(tmp_path: Path) -> None:
 
 def test_a_curve_of_a_training_that_has_not_begun(tmp_path: Path) -> None:
     weights = flat(greedy(training.UNITS))
-    state = State(TINY, weights, {}, weights, 1.0, history=((0, 1.0, 1.0),))
+    state = TrainingState(TINY, weights, {}, weights, 1.0, history=((0, 1.0, 1.0),))
     draw_curve(state, tmp_path / "w.svg")
     assert "</svg>" in (tmp_path / "w.svg").read_text()

@@ -8,11 +8,11 @@ from typing import Any, Generic
 from aiohttp.test_utils import TestClient, TestServer
 
 from elastic_tfjob.controller.kube.informer import T
-from elastic_tfjob.controller.objects.cluster import LOAN_ANNOTATION, POOL_LABEL, ForeignPod, Node, NodeLoan
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.cluster import LOAN_ANNOTATION, POOL_LABEL, ForeignPod, KubeNode, NodeLoan
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.speed.history import History
@@ -114,8 +114,8 @@ def waiting(name: str = "w", namespace: str = "ns", why: str = "no room", **more
     return tfjob(name, namespace, target={"generation": 0, "replicas": {}, "reason": why}, **more)
 
 
-def job(raw: Mapping[str, Any]) -> Job:
-    return Job.parse(raw)
+def job(raw: Mapping[str, Any]) -> TFJob:
+    return TFJob.parse(raw)
 
 
 def pod(name: str, node: str, *, of: str = "j", cpu: str = "1500m", kind: str = "worker", index: int = 0) -> Pod:
@@ -135,9 +135,9 @@ def pod(name: str, node: str, *, of: str = "j", cpu: str = "1500m", kind: str = 
     )
 
 
-def node(name: str, cpu: str = "4", *, pool: str = "", loan: NodeLoan | None = None, **spec: Any) -> Node:
+def node(name: str, cpu: str = "4", *, pool: str = "", loan: NodeLoan | None = None, **spec: Any) -> KubeNode:
     """A node, of a pool, and with a loan as the operator writes it."""
-    return Node.parse(
+    return KubeNode.parse(
         {
             "metadata": {
                 "name": name,
@@ -189,9 +189,9 @@ class Held(Generic[T]):
 class World:
     """All that a query server is asked about."""
 
-    jobs: Held[Job] = field(default_factory=Held)
+    jobs: Held[TFJob] = field(default_factory=Held)
     pods: Held[Pod] = field(default_factory=Held)
-    nodes: Held[Node] = field(default_factory=Held)
+    nodes: Held[KubeNode] = field(default_factory=Held)
     foreign: Held[ForeignPod] = field(default_factory=Held)
     reports: Mapping[Key, Mapping[str, Report]] | None = None
     configuration: Configuration = field(default_factory=lambda: parse_configuration("profile: kips"))

@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
+from elastic_tfjob.controller.model.settings import QueryLimits, parse_configuration
 from elastic_tfjob.controller.query.gate import Asker, Room, TokenGate, Turns
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
 from elastic_tfjob.controller.query.server import QueryServer

@@ -14,7 +14,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from elastic_tfjob.controller.query import server, what_if
+from elastic_tfjob.controller.query import server, what_if_process
 from elastic_tfjob.controller.query.gate import NoGate
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.server import QueryServer
@@ -54,7 +54,7 @@ def address() -> Iterator[str]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     with pytest.MonkeyPatch.context() as patch:  # a process answers what-if, and other tests need this machine, too
         patch.setattr(server, "_TIMEOUT_S", 600.0)
-        patch.setattr(what_if, "WALL_S", 500.0)
+        patch.setattr(what_if_process, "WALL_S", 500.0)
         thread.start()
         assert ready.wait(120)
         try:

@@ -8,7 +8,7 @@ import pytest
 from multidict import CIMultiDict
 
 from elastic_tfjob.controller.kube.errors import ApiError
-from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.model.settings import QueryLimits
 from elastic_tfjob.controller.query import gate as gate_module
 from elastic_tfjob.controller.query.gate import Asker, HeaderGate, Remembered, TokenGate
 from elastic_tfjob.controller.query.rows.listing import QueryRefused

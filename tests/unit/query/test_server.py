@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.cluster import NodeLoan
-from elastic_tfjob.controller.objects.reports import CpuUse, Report
-from elastic_tfjob.controller.objects.settings import parse_configuration
+from elastic_tfjob.controller.model.cluster import NodeLoan
+from elastic_tfjob.controller.model.reports import CpuUse, Report
+from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.query.gate import Asker, NoGate, refuse_open_address
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.rows.jobs import job_row

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from elastic_tfjob.controller.objects.settings import QueryLimits, parse_configuration
+from elastic_tfjob.controller.model.settings import QueryLimits, parse_configuration
 from elastic_tfjob.controller.query import streams
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker, NoGate
 from elastic_tfjob.controller.query.rows import openapi
@@ -204,13 +204,15 @@ async def test_five_hundred_pages_have_the_streams_that_are_allowed_and_others_c
 
 def test_what_has_changed_is_told_by_index_or_as_a_whole() -> None:
     from elastic_tfjob.controller.query.rows.jobs import job_row  # noqa: PLC0415
-    from elastic_tfjob.controller.query.rows.openapi import Jobs  # noqa: PLC0415
 
     a, b = job_row(job(running("a"))), job_row(job(waiting("b")))
-    before = Jobs(items=(a, b), total=2, offset=0, limit=50)
+    before = openapi.JobList(items=(a, b), total=2, offset=0, limit=50)
     assert changed(before, before) == {}
-    assert changed(before, Jobs(items=(a, a), total=3, offset=0, limit=50)) == {"items": {"1": a}, "total": 3}
-    assert changed(before, Jobs(items=(b,), total=1, offset=0, limit=50)) == {"items": (b,), "total": 1}
+    assert changed(before, openapi.JobList(items=(a, a), total=3, offset=0, limit=50)) == {
+        "items": {"1": a},
+        "total": 3,
+    }
+    assert changed(before, openapi.JobList(items=(b,), total=1, offset=0, limit=50)) == {"items": (b,), "total": 1}
 
 
 async def test_streams_are_in_the_document() -> None:

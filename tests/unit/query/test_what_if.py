@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.settings import parse_configuration
-from elastic_tfjob.controller.query import server, what_if
+from elastic_tfjob.controller.model.cluster import KubeNode
+from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.query import server, what_if_process
 from elastic_tfjob.controller.query.gate import Asker, NoGate
 from elastic_tfjob.controller.query.rows.listing import BadQuery, QueryRefused
 from elastic_tfjob.controller.query.rows.openapi import WhatIf
 from elastic_tfjob.controller.query.rows.question import Question, tell
 from elastic_tfjob.controller.query.rows.what_if import WhatIfRow
-from elastic_tfjob.controller.query.what_if import MAX_BODY, Foreseeing
+from elastic_tfjob.controller.query.what_if_process import MAX_BODY, WhatIfWorker
 
 from .build import GROWN, Held, World, foreign, node, pod, running, tfjob, waiting, world
 
@@ -39,7 +39,7 @@ def cluster(*more: dict[str, Any], **options: Any) -> World:
     return world(job, *more, pods=Held(*pods), nodes=Held(roomy("n1")), **options)
 
 
-def roomy(name: str) -> Node:
+def roomy(name: str) -> KubeNode:
     found = node(name, "6")
     return replace(found, allocatable=found.allocatable._replace(memory=64 << 30))
 
@@ -186,7 +186,7 @@ class OnlyNs(NoGate):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time enough for a process on a machine that runs other tests, too."""
     monkeypatch.setattr(server, "_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(what_if, "WALL_S", 500.0)
+    monkeypatch.setattr(what_if_process, "WALL_S", 500.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -236,13 +236,13 @@ async def test_one_that_takes_too_long_is_ended_with_its_process() -> None:
     taken = cluster().source().taken(NOW)
     others = _children()  # a control plane that other tests of this worker share
     with pytest.raises(QueryRefused, match="could not be foreseen within"):
-        await Foreseeing(wall_s=0.05).answer(Asker("a"), taken, Question(add_nodes=1), None, nodes_shown=True)
+        await WhatIfWorker(wall_s=0.05).answer(Asker("a"), taken, Question(add_nodes=1), None, nodes_shown=True)
     assert _children() <= others
 
 
 async def test_users_take_turns_and_nobody_waits_without_end() -> None:
     taken = cluster().source().taken(NOW)
-    answering = Foreseeing(wall_s=0.05)
+    answering = WhatIfWorker(wall_s=0.05)
 
     async def one() -> int:
         try:
@@ -262,7 +262,7 @@ async def test_users_take_turns_and_nobody_waits_without_end() -> None:
 
 def test_what_only_the_operator_writes_is_left_out_of_a_job() -> None:
     asked = submitted()
-    asked["metadata"]["annotations"] |= {"elastic.kubeflow.org/target": "x", "elastic-tfjob.kubeflow.org/uid": "y"}
+    asked["metadata"]["annotations"] |= {"elastic.kubeflow.org/target": "x", "elastic.kubeflow.org/record": "y"}
     found = Question.parse({"job": asked}).job
     assert found is not None
     assert set(found["metadata"]["annotations"]) == {f"elastic.kubeflow.org/{name}" for name in ELASTIC}

@@ -11,12 +11,12 @@ import pytest
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.configuration import LiveConfiguration
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import CpuAsked
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.round import ObservedJob, Planned, describe_all, plan_round
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.quantities import CpuAsked
+from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.planning.round import ObservedJob, PlannedRound, describe_all, plan_round
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.reasons import WORDS
 from elastic_tfjob.scheduling.resources import Resources
@@ -86,13 +86,13 @@ def live_job(name: str, size: int, **annotations: Any) -> dict[str, Any]:
     return made
 
 
-def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, **parameters: Any) -> Planned:
+def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, **parameters: Any) -> PlannedRound:
     """One round of the live loop on a node of ten cores, where jobs have so many `running` workers: what it writes."""
     configuration = Configuration(profile="small-first", profiles={"small-first": parameters})
     nodes = {"n": live_node("n", "10")}
     seen = {}
     for raw in jobs:
-        found = Job.parse(raw)
+        found = TFJob.parse(raw)
         pods = (
             replace(
                 pod("worker", index, owner=found.uid),
@@ -244,5 +244,7 @@ def test_a_profile_that_cannot_do_without_it_is_refused(
 
 def test_all_modules_that_the_page_names_are_there() -> None:
     root = PAGE.parents[1] / "operator" / "elastic_tfjob" / "scheduling"
-    for name in re.findall(r"`((?:stages|toolkit)/[a-z_/]+(?:\.py)?)`", PAGE.read_text()):
+    named = re.findall(r"^\| `((?:steps/)?[a-z_]+\.py)` \|", PAGE.read_text(), re.MULTILINE)
+    assert len(named) > 10
+    for name in named:
         assert (root / name).exists(), name

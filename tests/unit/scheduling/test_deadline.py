@@ -15,7 +15,7 @@ from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import parse_csv
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel, LinearTrueSpeed
 from elastic_tfjob.speed.optimus import believe
@@ -442,7 +442,7 @@ def test_an_unchanged_world_with_lent_cpu_gets_no_other_plan_for_ten_rounds(jobs
         snapshot = carried_out(snapshot, plan, later * 0.1)
 
 
-def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> Outcome:
+def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> RunResult:
     head = "job_id,submit_s,duration_s,num_gpus,min_workers,max_workers,deadline_s\n"
     jobs = parse_csv(head + rows, "x")[0].jobs
     chosen = build(profile, parse_profile(profile, {"oracle": True, "place": "count", **settings}))

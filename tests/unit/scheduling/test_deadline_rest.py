@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
-from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Rest
+from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, JobCase
+from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import SpareCapacity
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
@@ -39,9 +39,9 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     return Snapshot(0.0, nodes, {job.key: job for job in jobs})
 
 
-def one_by_one(outlook: Outlook) -> None:
+def one_by_one(outlook: DeadlineRound) -> None:
     """What `share` has to come to, without its arrays."""
-    rest = Rest(outlook)
+    rest = SpareCapacity(outlook)
     rest._look(None)
     free = rest._free()
     entries = [rest._next(k, free) for k, increments in enumerate(rest._increments) if len(increments)]
@@ -53,10 +53,10 @@ def one_by_one(outlook: Outlook) -> None:
 def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(world: Snapshot, draw: Any) -> None:
     """Some rounds, as where one size after the other finds no nodes."""
     round_ = Round(world, build("deadline", parse_profile("deadline", {})))
-    outlook = Outlook(round_, DeadlineParameters())
+    outlook = DeadlineRound(round_, DeadlineParameters())
     cases = outlook.cases
     bases = [case.row for case in cases]
-    rest = Rest(outlook)
+    rest = SpareCapacity(outlook)
     rest.share()
     for _ in range(4):
         shared = [case.row for case in cases]
@@ -73,6 +73,6 @@ def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(wor
         rest.share(lowered)
 
 
-def back(cases: list[Case], rows: list[int]) -> None:
+def back(cases: list[JobCase], rows: list[int]) -> None:
     for case, row in zip(cases, rows, strict=True):
         case.row = row

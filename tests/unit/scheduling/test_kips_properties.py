@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.scheduling.steps.donors import Taking
+from elastic_tfjob.scheduling.steps.preemption import Preemption
 from elastic_tfjob.speed.optimus import believe
 from harness.effort import effort
 
@@ -121,5 +121,5 @@ def test_not_looking_again_where_taking_failed_changes_no_decision(draw: Any) ->
     crowd = Snapshot(100.0, start.snapshot.nodes, {job.key: job for job in (*running, *waiting)})
     bounded = schedule(crowd, KIPS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Taking, "in_vain", lambda *_, **__: False)
+        patch.setattr(Preemption, "in_vain", lambda *_, **__: False)
         assert bounded == schedule(Snapshot(crowd.now, crowd.nodes, crowd.jobs), KIPS)

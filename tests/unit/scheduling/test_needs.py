@@ -10,7 +10,7 @@ import pytest
 
 from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.plan import Plan, Target
+from elastic_tfjob.scheduling.plan import Assignment, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.room import ANY_NODE
@@ -61,7 +61,7 @@ def done(plan: Plan) -> Iterator[Need]:
                 yield "move"
 
 
-def moves(job: Job, target: Target, nodes: Mapping[str, object]) -> bool:
+def moves(job: Job, target: Assignment, nodes: Mapping[str, object]) -> bool:
     """Whether a replica that stays goes elsewhere, from a node that is there."""
     pairs = [(a, b) for t, names in job.placement.items() for a, b in zip(names, target.nodes.get(t, ()), strict=False)]
     return any(before != after and before in nodes for before, after in pairs)

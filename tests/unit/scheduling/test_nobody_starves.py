@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -39,7 +39,7 @@ def workloads(draw: st.DrawFn) -> list[WorkloadJob]:
     return jobs
 
 
-def simulated(profile: str, jobs: list[WorkloadJob], *, oracle: bool) -> Outcome:
+def simulated(profile: str, jobs: list[WorkloadJob], *, oracle: bool) -> RunResult:
     costs = Costs(PAUSE_S, ((inf, PAUSE_S),), PAUSE_S, PAUSE_S)
     made = build(profile, parse_profile(profile, {"oracle": oracle}))
     cluster = uniform_cluster(2, ACCELERATORS // 2, 8, 0)

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Node, Snapshot, fixed_group
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -88,7 +88,7 @@ def test_a_job_that_was_resumed_keeps_its_room(profile: str) -> None:
     assert set(schedule(snapshot(161.0, RESUMED, urgent), made).targets) == {"b"}
 
 
-def simulated(cooldown_s: float) -> Outcome:
+def simulated(cooldown_s: float) -> RunResult:
     """A long job, and short ones that go before it, every 30 s."""
     groups = (fixed_group(WORKER, ONE, 1),)
     jobs = [WorkloadJob("long", 0.0, groups, total_steps=300.0, duration_s=300.0)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.aryl import Tails
+from elastic_tfjob.scheduling.profiles.aryl import FlexibleReplicas
 from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Snapshot
@@ -180,18 +180,18 @@ def test_flexible_replicas_follow_jobs_and_are_as_they_were_once_a_round_is_over
         for key, where, n in (("large", ANYWHERE, 3), ("other", Constraints(selector=(("zone", "x"),)), 2))
     )
 
-    def kept(tails: Tails) -> tuple[object, ...]:
+    def kept(tails: FlexibleReplicas) -> tuple[object, ...]:
         return tails.on, tails.total, tails.elastic
 
-    tails = Tails([large, other])
+    tails = FlexibleReplicas([large, other])
     tails.hold(large, UNPLACED)
     tails.hold(other, {"Worker": ("n",)})
     assert list(tails.elastic) == [other.spec.shape]
     tails.restore()
-    assert kept(tails) == kept(Tails([large, other]))
+    assert kept(tails) == kept(FlexibleReplicas([large, other]))
     smaller = replace(large, spec=replace(large.spec, groups=(workers(1, 1, 3),)))
     tails.change(large, smaller, 1.0)
-    assert kept(tails) == kept(Tails([other, smaller]))
+    assert kept(tails) == kept(FlexibleReplicas([other, smaller]))
 
 
 def test_no_common_order_is_refused() -> None:

@@ -7,7 +7,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -32,12 +32,12 @@ def simulate(
     speed_model: SpeedModel | None = None,
     parameters: dict[str, Any] | None = None,
     **more: Any,
-) -> Outcome:
+) -> RunResult:
     chosen = build(profile, parse_profile(profile, parameters or {}))
     return Simulation(
         jobs, uniform_cluster(nodes, gpus, cpus, 0), speed_model or FixedSpeedModel(), chosen, **more
     ).run()
 
 
-def finishes(outcome: Outcome) -> dict[str, float | None]:
+def finishes(outcome: RunResult) -> dict[str, float | None]:
     return {r.key: r.finish_s for r in outcome.records}

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from elastic_tfjob.cli import main
 from elastic_tfjob.simulation.formats import WorkloadError
-from elastic_tfjob.simulation.scenario import POOLS, Beside, read_pool
+from elastic_tfjob.simulation.scenario import POOLS, InferenceSide, read_pool
 
 from .build import work
 
@@ -62,7 +62,7 @@ def test_the_share_is_drawn_by_the_seed() -> None:
     marked = half.mark(jobs, 1)
     assert 160 < sum(job.loanable for job in marked) < 240
     assert marked == half.mark(jobs, 1) != half.mark(jobs, 2)
-    own = Beside(half.pool, None)
+    own = InferenceSide(half.pool, None)
     assert own.mark(marked, 2) == marked, "what the workload says stays"
     with pytest.raises(WorkloadError, match="no job is loanable"):
         own.mark(jobs, 1)

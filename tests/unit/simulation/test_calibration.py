@@ -4,18 +4,18 @@ from dataclasses import astuple
 
 import pytest
 
-from elastic_tfjob.simulation.accounts import by_cause
-from elastic_tfjob.simulation.outcome import Compared, Outcome
 from elastic_tfjob.simulation.report import errors_cdf
+from elastic_tfjob.simulation.result import Compared, RunResult
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.summary import summarise
+from elastic_tfjob.simulation.utilisation import by_cause
 
 from .build import simulate, work
 
 TOLD = {"oracle": True}
 
 
-def causes(outcome: Outcome) -> dict[str, int]:
+def causes(outcome: RunResult) -> dict[str, int]:
     return {cause: found.count for cause, found in by_cause(outcome.compared).items()}
 
 

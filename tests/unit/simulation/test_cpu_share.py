@@ -6,7 +6,7 @@ from math import inf
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, fixed_group
 from elastic_tfjob.simulation.live_job import Costs, LiveJob
-from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import FixedTrueSpeed
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, shared_out
 

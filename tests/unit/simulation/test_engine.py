@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.live_jobs import arrive
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.scenario import HOUR_S, InferencePool
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
@@ -136,7 +136,7 @@ def test_estimate_noise_is_in_the_steps_that_a_policy_is_told() -> None:
     """Optimus goes by steps and speeds. What jobs really need stays."""
     jobs = [work(f"j{k}", 0, 100 + 10 * k, high=8) for k in range(8)]
 
-    def run(sigma: float) -> Outcome:
+    def run(sigma: float) -> RunResult:
         noise = Noise(estimate=sigma)
         told = {"oracle": True}
         return simulate(

@@ -19,7 +19,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.outcome import Outcome
+from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
@@ -49,7 +49,7 @@ def workload(jobs: int, seed: int) -> list[WorkloadJob]:
 
 def errors(
     speed_model: SpeedModel, profile: str, parameters: Mapping[str, Any], jobs: int = 60
-) -> tuple[Errors, Outcome]:
+) -> tuple[Errors, RunResult]:
     """What is predicted of each job in each round, beside what would be true."""
     found: Errors = defaultdict(list)
 

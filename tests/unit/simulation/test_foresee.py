@@ -8,7 +8,7 @@ import pytest
 from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, ReplicaGroup
-from elastic_tfjob.simulation.foresee import COSTS, Course, World, foresee
+from elastic_tfjob.simulation.foresee import COSTS, ForecastRun, World, foresee
 from elastic_tfjob.speed.history import History, Lesson
 from elastic_tfjob.speed.optimus import believe
 
@@ -49,7 +49,7 @@ def world(*jobs: Job, nodes: int = 1, cpu: int = 2, profile: str = "fifo", **par
     )
 
 
-def fate(course: Course, name: str) -> tuple[float | None, float | None]:
+def fate(course: ForecastRun, name: str) -> tuple[float | None, float | None]:
     """Start and end, in seconds from now."""
     found = course.fates[f"ns/{name}"]
     return (

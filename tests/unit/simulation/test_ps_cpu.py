@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
-from elastic_tfjob.simulation.outcome import JobRecord
+from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel, PsCpuTrueSpeed
 from elastic_tfjob.simulation.speed_models.ps import MODELS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.objects.lessons import MAX_HISTORY_BYTES, read_history, write_history
+from elastic_tfjob.controller.model.lessons import MAX_HISTORY_BYTES, read_history, write_history
 from elastic_tfjob.speed.history import (
     LESSONS,
     NAMES,

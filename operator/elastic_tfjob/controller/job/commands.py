@@ -10,9 +10,9 @@ import orjson
 
 from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, ReconcileContext
 from elastic_tfjob.controller.job.pods import Role, TFConfigs, roles_of
-from elastic_tfjob.controller.objects.command import Command, abridged
-from elastic_tfjob.controller.objects.state import Next
-from elastic_tfjob.controller.objects.target import Mode
+from elastic_tfjob.controller.model.command import Command, abridged
+from elastic_tfjob.controller.model.state import Next
+from elastic_tfjob.controller.model.target import Mode
 
 Action = Literal["prepare", "switch", "run", "save"]
 # A pod that has not heard its command after so long is told again; then after twice as long, and so on.
@@ -38,13 +38,13 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
     if not ctx.launcher:
         return commands
     pods = ctx.by_role
-    order: Order | None = None
+    order: SharedCommand | None = None
     space = " " * (int(log2(max(1.0, 2 * ctx.elapsed_s / _NUDGE_S))) % 2)
     for role in roles:
         pod = pods.get(role)
         if pod is None or pod.terminating or pod.stopped_by_us:
             continue
-        order = order or Order.of(ctx, action, coming)
+        order = order or SharedCommand.of(ctx, action, coming)
         wanted = order.kept(role)
         if pod.command.rstrip() != wanted:
             commands[role] = order.text(role)
@@ -55,7 +55,7 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
     return commands
 
 
-class Order:
+class SharedCommand:
     """One command to many pods, which differs in the last part of TF_CONFIG only; without it where there are none."""
 
     def __init__(self, command: Command, configs: TFConfigs | None) -> None:
@@ -71,7 +71,7 @@ class Order:
         self._hashes: dict[str, blake2b] = {}
 
     @classmethod
-    def of(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "Order":
+    def of(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand":
         """The command to run the state's size, or to go to the coming one."""
         size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
@@ -99,7 +99,7 @@ class Order:
         return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
 
 
-def _deaf(ctx: ReconcileContext, role: Role, command: Order) -> bool:
+def _deaf(ctx: ReconcileContext, role: Role, command: SharedCommand) -> bool:
     """Whether a replica's exporter tells that its launcher has not heard a command."""
     report = ctx.report(role)
     if report is None or report.generation is None:

@@ -7,7 +7,7 @@ from elastic_tfjob.api.tfjob import REPLICA_TYPES
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.job.replicas import leaves
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.status import moment_of
 
 # While it prepares, a job runs.
 _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")

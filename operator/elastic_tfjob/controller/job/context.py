@@ -17,18 +17,18 @@ from elastic_tfjob.controller.job.decision import (
     DeleteService,
     Event,
     Observed,
+    ReconcileSettings,
     SendCommand,
-    Settings,
     Timeouts,
 )
-from elastic_tfjob.controller.job.pods import Pods, Role, Sizes, chief_of, general_name, has_one_replica, roles_of
-from elastic_tfjob.controller.objects.annotations import position
-from elastic_tfjob.controller.objects.dependents import Service
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.status import format_time, moment_of
-from elastic_tfjob.controller.objects.target import Mode, Target
+from elastic_tfjob.controller.job.pods import Pods, PodsBySize, Role, chief_of, general_name, has_one_replica, roles_of
+from elastic_tfjob.controller.model.annotations import position
+from elastic_tfjob.controller.model.owned_objects import Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.status import format_time, moment_of
+from elastic_tfjob.controller.model.target import Mode, Target
 
 # A pod of a job that rescales is asked every few seconds at least: one that says nothing for so long is silent.
 _SILENT_S: Final = 15.0
@@ -44,14 +44,14 @@ T = TypeVar("T")
 class ReconcileContext:
     """One look at one job. Each part of the decision reads it, and adds to what it decides."""
 
-    def __init__(self, observed: Observed, spec: TFJobSpec, settings: Settings) -> None:
+    def __init__(self, observed: Observed, spec: TFJobSpec, settings: ReconcileSettings) -> None:
         self.job = observed.job
         # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
         self.declared = self.spec = spec
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
         local = has_one_replica(spec, self.elasticity)
-        self.sizes = Sizes(observed.job, spec, settings.cluster_domain, local=local)
+        self.sizes = PodsBySize(observed.job, spec, settings.cluster_domain, local=local)
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast
@@ -93,18 +93,18 @@ class ReconcileContext:
         self.again_at: datetime | None = None
         # Its state has a word of a newer operator: whatever would be done might be wrong, so nothing is.
         self.left_alone = False
-        self.stored = self.own(State.of)
+        self.stored = self.own(StoredState.of)
         for problem in self.stored.problems if self.stored is not None else ():
             self.event("Warning", "InvalidAnnotation", problem)
         # Of a job that follows a target: where it is, where it is to go, and whether its pods have launchers. Then the
         # pods that it shall have, whether none is to be created now, and the state that it would have after a change of
         # which the API server is to be asked first whether it admits the pods.
-        self.state: State | None = None
+        self.state: StoredState | None = None
         self.target: Target | None = None
         self.launcher = False
         self.wanted: Pods | None = None
         self.hold = False
-        self.tries: State | None = None
+        self.tries: StoredState | None = None
 
     def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
         """Each once, and none that ends already, but one whose grace period is too long. `mark`: say before that their
@@ -193,7 +193,7 @@ class ReconcileContext:
         return self.reports.get(general_name(self.job.name, *role))
 
     @property
-    def current(self) -> State:
+    def current(self) -> StoredState:
         """The state of a job that follows a target."""
         assert self.state is not None, f"{self.job.name} follows no target"
         return self.state

@@ -5,11 +5,11 @@ from dataclasses import replace
 from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_REPLICAS
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizePod
-from elastic_tfjob.controller.objects.annotations import position
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, has_pod_level_resources
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Cpu, Target
+from elastic_tfjob.controller.model.annotations import position
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import NO_CPU, CpuAsked, cpu_of, has_pod_level_resources
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.target import Cpu, Target
 from elastic_tfjob.scheduling.shared_cpu import held_by_node, takes_turns
 
 
@@ -74,7 +74,7 @@ def resize_cpu(ctx: ReconcileContext) -> None:
             ctx.actions.append(ResizePod(pod.name, pod.uid, *wanted, change, container=pod.trains))
 
 
-def _room(ctx: ReconcileContext, state: State) -> dict[str, int]:
+def _room(ctx: ReconcileContext, state: StoredState) -> dict[str, int]:
     """By node, the millicores by which the job's pods there may be raised now: what the target has for them, less what
     all of the job's pods there still hold. Other jobs' pods the plan has waited for. A pod that is to come again on
     another node holds its CPU until it has left."""
@@ -123,7 +123,7 @@ def _declared(ctx: ReconcileContext, name: str) -> CpuAsked:
     return NO_CPU if has_pod_level_resources(spec) else cpu_of(spec)
 
 
-def cpu_of_replica(ctx: ReconcileContext, size: State | Next, name: str, index: int) -> CpuAsked | None:
+def cpu_of_replica(ctx: ReconcileContext, size: StoredState | Next, name: str, index: int) -> CpuAsked | None:
     """CPU of a replica; None where the template asks for none, so there is nothing to adjust."""
     request, limit = _declared(ctx, name)
     if not request:

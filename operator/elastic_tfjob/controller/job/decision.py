@@ -7,11 +7,11 @@ from math import inf
 from typing import Any, Final, Literal, get_args
 
 from elastic_tfjob.api.tfjob import CONTAINER
-from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources, Injection
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources, Injection
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.pod import GRACE_S, Pod
+from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
 
 Change = Literal["more", "less", "share"]
@@ -44,7 +44,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReconcileSettings:
     """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
 
     `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
@@ -81,12 +81,12 @@ class Observed:
     what the API server answered when the creation of its pods was tried: its words, or nothing where it admits them.
     `injection` is what the API server was found to admit of what is injected, after it refused a pod."""
 
-    job: Job
+    job: TFJob
     now: datetime
     pods: tuple[Pod, ...] = ()
     services: tuple[Service, ...] = ()
     pod_group: PodGroup | None = None
-    budget: Budget | None = None
+    budget: DisruptionBudget | None = None
     budget_known: bool = True
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AdmissionTrial:
     """How else a pod could be made, should the API server refuse it: what is injected has `resources` now, and `render`
     makes the body with another injection, of which `tries` were made already. `pods` are the job's others."""
 
@@ -117,7 +117,7 @@ class Create:
     kind: str
     name: str
     render: Callable[[], dict[str, Any]] = field(compare=False, repr=False)
-    trial: Trial | None = field(default=None, compare=False, repr=False)
+    trial: AdmissionTrial | None = field(default=None, compare=False, repr=False)
 
     @property
     def body(self) -> dict[str, Any]:

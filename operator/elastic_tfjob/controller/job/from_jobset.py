@@ -26,14 +26,14 @@ from elastic_tfjob.api.tfjob import (
     InvalidTFJob,
     TFJobSpec,
 )
-from elastic_tfjob.controller.objects.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
-from elastic_tfjob.controller.objects.status import JobStatus, ReplicaCounts, format_time
+from elastic_tfjob.controller.model.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
+from elastic_tfjob.controller.model.status import JobStatus, ReplicaCounts, format_time
 
 __all__ = ["DIGEST_ANNOTATION", "TYPES", "Unsupported", "refused_status", "status_of", "terminal", "tfjob_of"]
 
 TYPES: Final[Mapping[str, str]] = {"chief": "Chief", "evaluator": "Evaluator", "node": "Worker", "ps": "PS"}
 """Names of replicated jobs, and the replica types of TFJobs that they are."""
-DIGEST_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/jobset-spec"
+DIGEST_ANNOTATION: Final = f"{PREFIX}jobset-spec"
 """What tells whether the JobSet's spec is another than the one that the TFJob was written from."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/"
 _SHARED: Final = ("image", "imagePullPolicy", "command", "args", "workingDir", "env", "envFrom", "volumeMounts")

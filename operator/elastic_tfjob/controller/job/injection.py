@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from elastic_tfjob.controller.job.context import ReconcileContext
-from elastic_tfjob.controller.objects.injection import Injection
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.model.injection import Injection
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.status import format_time, moment_of
 
 __all__ = ["injection_settled", "injection_when_started", "why_not"]
 
@@ -62,7 +62,7 @@ def why_not(injection: Injection) -> str:
     )
 
 
-def _is_settled(state: State) -> bool:
+def _is_settled(state: StoredState) -> bool:
     recreated = state.phase == "Switching" and state.next is not None and state.next.mode == "recreate"
     return state.phase == "Stable" or recreated
 
@@ -77,12 +77,12 @@ def _may_try_again(ctx: ReconcileContext, injection: Injection) -> bool:
     return left_s <= 0
 
 
-def _all_without(ctx: ReconcileContext, state: State) -> State:
+def _all_without(ctx: ReconcileContext, state: StoredState) -> StoredState:
     """The state, on its way to pods without what is injected where there are others."""
     return _all_recreated(ctx, state, "some of its pods are refused with launcher and exporter: all run without")
 
 
-def _all_recreated(ctx: ReconcileContext, state: State, why: str) -> State:
+def _all_recreated(ctx: ReconcileContext, state: StoredState, why: str) -> StoredState:
     if not any(pod.injected and not pod.ended for pod in ctx.pods):
         return state
     same = Next(

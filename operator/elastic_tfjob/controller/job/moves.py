@@ -13,10 +13,10 @@ from typing import Final
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import nameable
 from elastic_tfjob.controller.job.pods import Role
-from elastic_tfjob.controller.objects.annotations import simplest, spans
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.target import Counts, Cpu, Target, words
+from elastic_tfjob.controller.model.annotations import simplest, spans
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.target import Counts, Cpu, Target, words
 
 __all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
 
@@ -39,7 +39,7 @@ class Move:
         return self.name, self.index
 
 
-def moves(state: State, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move, ...]:
+def moves(state: StoredState, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move, ...]:
     """The replicas whose pod runs on another node than the target has for them. A pod that is not bound, or ends, gets
     the node when it is made anew."""
     found = []
@@ -54,7 +54,7 @@ def moves(state: State, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move,
 
 
 def coming_indexes(
-    job: str, state: State, replicas: Counts, moving: Collection[Move]
+    job: str, state: StoredState, replicas: Counts, moving: Collection[Move]
 ) -> dict[str, tuple[int, ...]] | None:
     """The pods of a size of this job that is prepared beside the running one: each added or moving task has the lowest
     index that no pod has now. None where their numbers are beyond what an annotation may say, or a name would be too
@@ -76,7 +76,7 @@ def coming_indexes(
     return indexes if named and sum(pods.values()) <= MAX_REPLICAS else None
 
 
-def replicas_moved(before: State, coming: Next) -> int:
+def replicas_moved(before: StoredState, coming: Next) -> int:
     """How many replicas have another pod, or in their pod's place one on another node, in the coming size."""
     moved = 0
     for name in coming.replicas:
@@ -88,7 +88,7 @@ def replicas_moved(before: State, coming: Next) -> int:
     return moved
 
 
-def switched_with_moves(before: State, after: State) -> bool:
+def switched_with_moves(before: StoredState, after: StoredState) -> bool:
     """Whether the job has switched, between these two states, to a generation with replicas on other nodes."""
     coming = before.next
     if coming is None or not before.generation < coming.generation == after.generation:

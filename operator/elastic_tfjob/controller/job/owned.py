@@ -13,9 +13,9 @@ from elastic_tfjob.api.tfjob import CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NA
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Create, DeleteBudget, DeletePodGroup, Event, UpdatePodGroup
 from elastic_tfjob.controller.job.pods import owner_reference
-from elastic_tfjob.controller.objects.dependents import PodGroup
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import quantity
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import PodGroup
+from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = [
     "BUDGET",
@@ -72,7 +72,7 @@ def has_other_scheduler(spec: TFJobSpec, scheduler: str) -> bool:
 
 
 def render_pod_group(
-    job: Job, spec: TFJobSpec, scheduler: str, priorities: Mapping[str, int], existing: PodGroup | None
+    job: TFJob, spec: TFJobSpec, scheduler: str, priorities: Mapping[str, int], existing: PodGroup | None
 ) -> dict[str, Any]:
     """The PodGroup that the job should have. `priorities` are the values of PriorityClasses by name."""
     policy = spec.run_policy.scheduling_policy or SchedulingPolicy.model_validate({})
@@ -193,7 +193,7 @@ def budget_name(job: str) -> str:
     return f"{job}-moves"
 
 
-def render_budget(job: Job) -> dict[str, Any]:
+def render_budget(job: TFJob) -> dict[str, Any]:
     """A budget that more pods would have to keep than a job can have; a pod that is not ready may be evicted."""
     labels = {OPERATOR_NAME_LABEL: CONTROLLER_NAME, JOB_NAME_LABEL: job.name}
     return {

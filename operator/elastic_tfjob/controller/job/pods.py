@@ -27,14 +27,14 @@ from elastic_tfjob.api.tfjob import (
     ReplicaSpec,
     TFJobSpec,
 )
-from elastic_tfjob.controller.objects.annotations import Indexes
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.state import Next, State
+from elastic_tfjob.controller.model.annotations import Indexes
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.state import Next, StoredState
 
 __all__ = [
     "Pods",
+    "PodsBySize",
     "Role",
-    "Sizes",
     "TFConfigs",
     "chief_of",
     "general_name",
@@ -72,7 +72,7 @@ def general_name(job: str, replica_type: str, index: int) -> str:
     return f"{job}-{replica_type.lower()}-{index}"
 
 
-def owner_reference(job: Job) -> dict[str, Any]:
+def owner_reference(job: TFJob) -> dict[str, Any]:
     """The reference by which a job's objects are deleted with it."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -114,7 +114,7 @@ def has_one_replica(declared: TFJobSpec, elasticity: Elasticity) -> bool:
 
 
 def render_pod(
-    job: Job,
+    job: TFJob,
     spec: TFJobSpec,
     replica_type: str,
     index: int,
@@ -153,7 +153,7 @@ def render_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": rendered, "spec": pod_spec}
 
 
-def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
+def render_service(job: TFJob, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
     """The headless service of one replica, with all ports of the container that trains."""
     labels = replica_labels(job.name, replica_type, index)
     return {
@@ -173,7 +173,7 @@ def render_service(job: Job, spec: TFJobSpec, replica_type: str, index: int) -> 
     }
 
 
-def tf_config(job: Job, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0) -> str:
+def tf_config(job: TFJob, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0) -> str:
     """TF_CONFIG of one replica. For more than one, `Sizes` makes what they share once."""
     head, tail = TFConfigs(job, spec, domain=domain, slot=slot).parts(replica_type, index)
     return head + tail
@@ -189,7 +189,7 @@ class TFConfigs:
     """
 
     def __init__(
-        self, job: Job, spec: TFJobSpec, *, domain: str = "", slot: int = 0, indexes: Indexes = _AS_COUNTED
+        self, job: TFJob, spec: TFJobSpec, *, domain: str = "", slot: int = 0, indexes: Indexes = _AS_COUNTED
     ) -> None:
         suffix = f".{domain}" if domain else ""
         self._tasks = {name: {index: task for task, index in enumerate(indexes[name])} for name in indexes}
@@ -223,11 +223,11 @@ class TFConfigs:
         return '{"cluster":{"worker":', f'{worker},"ps":{ps}}},"task":{task}}}'
 
 
-class Sizes:
+class PodsBySize:
     """What the replicas of one job have in common at each of its sizes, made once for each. `local`: it has one
     replica, and never has more."""
 
-    def __init__(self, job: Job, declared: TFJobSpec, domain: str, *, local: bool = False) -> None:
+    def __init__(self, job: TFJob, declared: TFJobSpec, domain: str, *, local: bool = False) -> None:
         self._job = job
         self._declared = declared
         self._domain = domain
@@ -345,17 +345,17 @@ def chief_of(spec: TFJobSpec) -> Role:
     return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
 
 
-def roles_of(size: State | Next) -> list[Role]:
+def roles_of(size: StoredState | Next) -> list[Role]:
     """The replicas of a size."""
     return [(name, index) for name in size.replicas for index in size.pods(name)]
 
 
-def pods_of(size: State | Next) -> Pods:
+def pods_of(size: StoredState | Next) -> Pods:
     """The indexes of a size's pods."""
     return {name: size.pods(name) for name in size.replicas}
 
 
-def pods_of_both(a: State, b: Next) -> Pods:
+def pods_of_both(a: StoredState, b: Next) -> Pods:
     """The pods of both sizes."""
 
     def pods(name: str) -> Sequence[int]:

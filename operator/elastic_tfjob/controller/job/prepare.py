@@ -13,11 +13,11 @@ from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.inject import needs_accelerator
 from elastic_tfjob.controller.job.moves import Move, describe_role
 from elastic_tfjob.controller.job.pods import Role, roles_of
-from elastic_tfjob.controller.objects.pod import Pod, retried
-from elastic_tfjob.controller.objects.reports import Prepared, Report
-from elastic_tfjob.controller.objects.state import MOST_DEATHS, Deaths
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import Mode
+from elastic_tfjob.controller.model.pod import Pod, retried
+from elastic_tfjob.controller.model.reports import Prepared, Report
+from elastic_tfjob.controller.model.state import MOST_DEATHS, Deaths
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.target import Mode
 
 # A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
 _SECOND_PROGRAM: Final = 0.8

@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 
 from elastic_tfjob.api.reading import MAX_STEPS, after
 from elastic_tfjob.controller.job.decision import Count
-from elastic_tfjob.controller.objects.outcomes import Outcome
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import format_time, moment_of
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import Outcome, StoredState
+from elastic_tfjob.controller.model.status import format_time, moment_of
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.forecasts import UNKNOWN, Forecast, forecast
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec
@@ -41,7 +40,9 @@ class Ends(NamedTuple):
 NOT_KNOWN: Final = Ends()
 
 
-def ends(state: State, report: Report | None, total_steps: int | None, now: datetime, planned: Forecast | None) -> Ends:
+def ends(
+    state: StoredState, report: Report | None, total_steps: int | None, now: datetime, planned: Forecast | None
+) -> Ends:
     """`planned` is what the last plan expects of the job."""
     forecast = planned
     if forecast is None or forecast.finish is None or not isfinite(forecast.finish.expected_s):
@@ -53,7 +54,7 @@ def ends(state: State, report: Report | None, total_steps: int | None, now: date
     return Ends(_time(now, finish.expected_s), _time(now, finish.earliest_s), latest, forecast.source)
 
 
-def _alone(state: State, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
+def _alone(state: StoredState, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
     """By what the job says of itself. On its way to another size: at the speed that it is expected to have there."""
     if total_steps is None or report is None or report.step is None:
         return UNKNOWN
@@ -79,14 +80,14 @@ NUMBERS_S: Final = 60.0
 
 
 def with_numbers(
-    before: State,
-    state: State,
+    before: StoredState,
+    state: StoredState,
     report: Report | None,
     total_steps: int | None,
     now: datetime,
     *,
     planned: Callable[[], Forecast | None],
-) -> State:
+) -> StoredState:
     """The state with the chief's newest figures, if it is time for them or it has another phase than `before`.
 
     `total_steps`: what the user said; else what the program reports. `planned`: what the last plan expects of the job.
@@ -117,7 +118,7 @@ def with_numbers(
     )
 
 
-def with_speed(before: State, state: State, report: Report) -> State:
+def with_speed(before: StoredState, state: StoredState, report: Report) -> StoredState:
     """The state with the speed of its size, where the report tells one."""
     of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
     if not of_size:
@@ -131,12 +132,12 @@ def with_speed(before: State, state: State, report: Report) -> State:
     return replace(state, speeds=speeds, speed_cpu=speed_cpu)
 
 
-def with_end(state: State, end: Ends) -> State:
+def with_end(state: StoredState, end: Ends) -> StoredState:
     """The state with this expected end."""
     return replace(state, eta=end.eta, eta_earliest=end.earliest, eta_latest=end.latest, eta_source=end.source)
 
 
-def tells_numbers(state: State, report: Report | None) -> bool:
+def tells_numbers(state: StoredState, report: Report | None) -> bool:
     """Whether the state has the chief's newest figures."""
     if report is None or report.step is None:
         return True
@@ -150,8 +151,8 @@ MOST_RATIO = 10.0
 
 
 def with_outcome(
-    state: State, target: Target | None, report: Report | None, now: datetime
-) -> tuple[State, tuple[Count, ...]]:
+    state: StoredState, target: Target | None, report: Report | None, now: datetime
+) -> tuple[StoredState, tuple[Count, ...]]:
     """The state with what came of its size, once: when a Stable job has trained there for SETTLED_S; and what to count
     of it. CPU that changes after that is not compared: it has no generation of its own."""
     if target is None or target.expects is None or report is None or target.generation != state.generation:
@@ -167,7 +168,7 @@ def with_outcome(
     return told, (Count("speed_ratio", min(outcome.ratio, MOST_RATIO), _cause(state)),)
 
 
-def _cause(state: State) -> Cause:
+def _cause(state: StoredState) -> Cause:
     """Why the job has its size."""
     for done in reversed(state.history):
         if done.generation == state.generation:

@@ -25,7 +25,7 @@ from elastic_tfjob.controller.job.decision import (
     DeleteJob,
     Event,
     Observed,
-    Settings,
+    ReconcileSettings,
     TryPods,
 )
 from elastic_tfjob.controller.job.injection import injection_settled, why_not
@@ -34,10 +34,10 @@ from elastic_tfjob.controller.job.progress import NUMBERS_S, tells_numbers, with
 from elastic_tfjob.controller.job.replicas import advance_pods, advance_services, creation
 from elastic_tfjob.controller.job.rescale import advance
 from elastic_tfjob.controller.job.stored_state import room_for, save_state, settle_state, stored_or_first
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.target import Target
 
 # -- A job that is finished or suspended: what of it goes, and when ----------------------------------------------------
 
@@ -99,7 +99,7 @@ def suspend(ctx: ReconcileContext) -> None:
 # -- A job that follows a target: whether it does, and the step that brings it closer ----------------------------------
 
 
-def state_of(ctx: ReconcileContext) -> State | None:
+def state_of(ctx: ReconcileContext) -> StoredState | None:
     """The state of a job that follows a target; None for one that does not, or has no room for a state."""
     if not (ctx.waits_for_target or ctx.elastic or ctx.stored):
         return None
@@ -132,7 +132,7 @@ def follow(ctx: ReconcileContext) -> None:
         ctx.look_again(NUMBERS_S)  # nobody wakes us again for what it was too early to store
 
 
-def _attempt(ctx: ReconcileContext, before: State, after: State) -> TryPods:
+def _attempt(ctx: ReconcileContext, before: StoredState, after: StoredState) -> TryPods:
     """One pod of each type of the size to come, a new one where there is one: those of a type differ in their index."""
     coming = copy(ctx)
     coming.state = after
@@ -143,7 +143,7 @@ def _attempt(ctx: ReconcileContext, before: State, after: State) -> TryPods:
     return TryPods(after.generation, pods, tuple(counts.values()), quota=bool(more) and not fewer)
 
 
-def _target(ctx: ReconcileContext, state: State) -> Target | None:
+def _target(ctx: ReconcileContext, state: StoredState) -> Target | None:
     """The job's target, with the CPU that its pods can have."""
     target = ctx.own(Target.of)
     if target is None or not ctx.refused or target.replicas != state.replicas:
@@ -178,7 +178,7 @@ def _has_launcher(ctx: ReconcileContext) -> bool:
 _ROOM: Final = MAX_TEXT - 100
 
 
-def reconcile(observed: Observed, settings: Settings) -> Decision:
+def reconcile(observed: Observed, settings: ReconcileSettings) -> Decision:
     """Decide one step for one job."""
     job = observed.job
     try:

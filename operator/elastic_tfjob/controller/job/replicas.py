@@ -15,16 +15,16 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.job import inject, owned
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
-from elastic_tfjob.controller.job.decision import AdoptService, Count, Create, DeleteService, Trial
+from elastic_tfjob.controller.job.decision import AdmissionTrial, AdoptService, Count, Create, DeleteService
 from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
-from elastic_tfjob.controller.objects.affinity import template_pin
-from elastic_tfjob.controller.objects.annotations import position
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, Command
-from elastic_tfjob.controller.objects.dependents import Service
-from elastic_tfjob.controller.objects.injection import Injection
-from elastic_tfjob.controller.objects.pod import Pod, retried
-from elastic_tfjob.controller.objects.state import Next, State
-from elastic_tfjob.controller.objects.status import ReplicaCounts, moment_of
+from elastic_tfjob.controller.model.affinity import template_pin
+from elastic_tfjob.controller.model.annotations import position
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, Command
+from elastic_tfjob.controller.model.injection import Injection
+from elastic_tfjob.controller.model.owned_objects import Service
+from elastic_tfjob.controller.model.pod import Pod, retried
+from elastic_tfjob.controller.model.state import Next, StoredState
+from elastic_tfjob.controller.model.status import ReplicaCounts, moment_of
 
 # Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
 # job may have been suspended, deleted or scaled.
@@ -158,7 +158,7 @@ def creation(ctx: ReconcileContext, name: str, index: int) -> Create:
         and inject.injected(ctx.elasticity, ctx.declared, injection) != "none"
     ):
         resources = inject.resources_of(injection, ctx.settings.resources, ctx.job.queue)
-        trial = Trial(resources, injection.tries if injection is not None else 0, ctx.pods, render)
+        trial = AdmissionTrial(resources, injection.tries if injection is not None else 0, ctx.pods, render)
     return Create("Pod", general_name(ctx.job.name, name, index), partial(render, injection), trial)
 
 
@@ -235,12 +235,12 @@ def advance_services(ctx: ReconcileContext, name: str, wanted: Sequence[int]) ->
             ctx.actions.append(Create("Service", service_name, render))
 
 
-def _size_with(state: State, name: str, index: int) -> State | Next:
+def _size_with(state: StoredState, name: str, index: int) -> StoredState | Next:
     """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
     return state if state.next is None or index in state.pods(name) else state.next
 
 
-def _node(size: State | Next, name: str, index: int) -> str:
+def _node(size: StoredState | Next, name: str, index: int) -> str:
     """The node of a pod; empty where kube-scheduler chooses."""
     nodes, task = size.nodes.get(name, ()), position(size.replicas, size.indexes, name, index)
     return nodes[task] if task is not None and task < len(nodes) else ""

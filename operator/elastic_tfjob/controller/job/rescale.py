@@ -60,12 +60,12 @@ from elastic_tfjob.controller.job.prepare import (
     runs_a_program,
     templates_digest,
 )
-from elastic_tfjob.controller.objects.annotations import resized, simplest
-from elastic_tfjob.controller.objects.command import STOP_COMMAND
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.state import Deaths, Next, Phase, Refused, Rescaled, State, Trained
-from elastic_tfjob.controller.objects.stop import PREEMPT
-from elastic_tfjob.controller.objects.target import Cpu, Target, words
+from elastic_tfjob.controller.model.annotations import resized, simplest
+from elastic_tfjob.controller.model.command import STOP_COMMAND
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
+from elastic_tfjob.controller.model.stop import PREEMPT
+from elastic_tfjob.controller.model.target import Cpu, Target, words
 from elastic_tfjob.scheduling.plan import cause_of
 
 # -- A job at rest and its target: what it takes over at once, and what begins a rescale -------------------------------
@@ -74,7 +74,7 @@ from elastic_tfjob.scheduling.plan import cause_of
 _LISTENED_S: Final = 5.0
 
 
-def admit(ctx: ReconcileContext) -> State:
+def admit(ctx: ReconcileContext) -> StoredState:
     """A job that waits starts with the size that its target has; without one it goes on waiting, and says why."""
     state, target = ctx.current, ctx.target
     ctx.wanted, ctx.hold = {}, True
@@ -101,7 +101,7 @@ def admit(ctx: ReconcileContext) -> State:
     )
 
 
-def follow_target(ctx: ReconcileContext) -> State:
+def follow_target(ctx: ReconcileContext) -> StoredState:
     """A Stable job takes over other nodes or CPU at once, and sets out for another size."""
     state, target = ctx.current, ctx.target
     ctx.wanted = pods_of(state)
@@ -171,7 +171,7 @@ def follow_target(ctx: ReconcileContext) -> State:
     return begun
 
 
-def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> State:
+def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredState:
     """The API server would refuse pods of the size, so the job stays as it is."""
     state, why = ctx.current, on_one_line(answer)
     message = describe_stay(state.replicas, target.replicas, f"the API server refuses its pods: {why}")
@@ -182,7 +182,7 @@ def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> State:
     return replace(state, refused=Refused(target.generation, why, ctx.now_text), reason=why)
 
 
-def size_of(state: State, coming: Next) -> State:
+def size_of(state: StoredState, coming: Next) -> StoredState:
     """The state of a job that has reached the coming size."""
     return replace(
         state,
@@ -195,7 +195,7 @@ def size_of(state: State, coming: Next) -> State:
     )
 
 
-def _as_declared(ctx: ReconcileContext, target: Target) -> State:
+def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
     """A job that is only placed is scaled by an edit of its spec as upstream does it: pods come and go, and those that
     stay are told nothing."""
     state = ctx.current
@@ -206,7 +206,7 @@ def _as_declared(ctx: ReconcileContext, target: Target) -> State:
     return replace(state, replicas=target.replicas, nodes=target.nodes, reason=target.reason, indexes=indexes)
 
 
-def _adopt(ctx: ReconcileContext, target: Target) -> State:
+def _adopt(ctx: ReconcileContext, target: Target) -> StoredState:
     """Other nodes or CPU for the size that the job has: no rescale, so they hold at once."""
     state = ctx.current
     cpu = target.cpu if ctx.elastic else state.cpu
@@ -221,13 +221,13 @@ def _adopt(ctx: ReconcileContext, target: Target) -> State:
 _DEATHS: Final = 2
 
 
-def advance(ctx: ReconcileContext) -> State:
+def advance(ctx: ReconcileContext) -> StoredState:
     """One step of the rescale, or none where there is nothing to do: what is to be done is added to the context. Gives
     the state to store."""
     return _with_trained(ctx, _advance(ctx))
 
 
-def _advance(ctx: ReconcileContext) -> State:
+def _advance(ctx: ReconcileContext) -> StoredState:
     match ctx.current.phase:
         case "Waiting":
             return admit(ctx)
@@ -245,7 +245,7 @@ def _advance(ctx: ReconcileContext) -> State:
             return _recreating(ctx)
 
 
-def _with_trained(ctx: ReconcileContext, state: State) -> State:
+def _with_trained(ctx: ReconcileContext, state: StoredState) -> StoredState:
     """The state, which remembers the newest generation that has made a step. Of a program that reports no steps, that
     is one whose pods have all run."""
     known = state.trained.generation if state.trained is not None else None
@@ -262,7 +262,7 @@ def _has_begun(ctx: ReconcileContext, report: Report | None) -> bool:
     return report is not None and report.generation == ctx.current.generation and report.first_step_at is not None
 
 
-def _preparing(ctx: ReconcileContext) -> State:
+def _preparing(ctx: ReconcileContext) -> StoredState:
     coming = ctx.coming
     pods = ctx.by_role
     running = set(roles_of(ctx.current))
@@ -301,7 +301,7 @@ def _preparing(ctx: ReconcileContext) -> State:
     return replace(_enter(ctx, "Checkpointing"), next=counted)
 
 
-def _checkpointing(ctx: ReconcileContext) -> State:
+def _checkpointing(ctx: ReconcileContext) -> StoredState:
     coming = ctx.coming
     # Where whole programs wait, only the chief has something to do; of spares, servers start with it.
     told = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
@@ -332,7 +332,7 @@ def _checkpointing(ctx: ReconcileContext) -> State:
     return ctx.current
 
 
-def _rolling_back(ctx: ReconcileContext) -> State:
+def _rolling_back(ctx: ReconcileContext) -> StoredState:
     """The chief first: only when it has given up can the others, for until then it may still commit. One that is lost
     is ended, and not waited for: whatever it does, it never trains again."""
     coming, lost = ctx.coming, ctx.lost(ctx.chief)
@@ -370,7 +370,7 @@ def _cpu_left(ctx: ReconcileContext) -> Cpu:
     return left
 
 
-def _switching(ctx: ReconcileContext) -> State:
+def _switching(ctx: ReconcileContext) -> StoredState:
     coming, state = ctx.coming, ctx.current
     ctx.wanted = pods_of(state)
     ctx.send(run_commands(ctx))
@@ -427,7 +427,7 @@ def _switching(ctx: ReconcileContext) -> State:
     return settled
 
 
-def _return(ctx: ReconcileContext, back: Trained, why: str) -> State:
+def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
     """Recreate all pods at the last size that trained. The size that failed has lost nothing, as it made no step."""
     coming, state = ctx.coming, ctx.current
     why = on_one_line(why)
@@ -458,7 +458,7 @@ def _restarts(ctx: ReconcileContext) -> int:
     return sum(pod.restarts for pod in ctx.by_role.values() if pod.phase == "Running")
 
 
-def _recreating(ctx: ReconcileContext) -> State:
+def _recreating(ctx: ReconcileContext) -> StoredState:
     """The chief goes first, while its parameter servers are there to be saved. Before, all pods are marked: those that
     end because the chief is gone have not failed. A chief that is lost is not waited for: the others hold room that
     somebody else needs. Pods are made when all of the old ones are gone, that one included."""
@@ -512,11 +512,11 @@ def _recreating(ctx: ReconcileContext) -> State:
     )
 
 
-def _enter(ctx: ReconcileContext, phase: Phase) -> State:
+def _enter(ctx: ReconcileContext, phase: Phase) -> StoredState:
     return replace(ctx.current, phase=phase, since=ctx.now_text)
 
 
-def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) -> State:
+def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) -> StoredState:
     """`blamed`: replicas beside whose programs another one does not come up."""
     coming = ctx.coming
     why = on_one_line(why)
@@ -539,7 +539,7 @@ def _deaths(ctx: ReconcileContext, why: str, blamed: Sequence[Role]) -> Deaths |
     return known.count(coming.mode, why)
 
 
-def _committed(ctx: ReconcileContext) -> State:
+def _committed(ctx: ReconcileContext) -> StoredState:
     """The chief decided for the coming size, or all pods before it are gone: from here on it is the job's size."""
     coming, state = ctx.coming, ctx.current
     trained = state.trained

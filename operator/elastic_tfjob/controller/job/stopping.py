@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from elastic_tfjob.controller.job.context import ReconcileContext
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.stop import Stop
-from elastic_tfjob.controller.objects.target import words
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.scheduling.plan import Cause
 
 __all__ = ["begin", "judge", "resumed", "stopped"]

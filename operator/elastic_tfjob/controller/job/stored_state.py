@@ -9,36 +9,24 @@ from elastic_tfjob.controller.job.decision import SaveState
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.progress import NOT_KNOWN, with_end, with_speed
-from elastic_tfjob.controller.objects.annotations import (
+from elastic_tfjob.controller.model.annotations import (
     ETA_ANNOTATION,
-    INDEXES_ANNOTATION,
+    RECORD_ANNOTATION,
     STATE_ANNOTATION,
     STEP_ANNOTATION,
-    UID_ANNOTATION,
     bytes_of,
-    claim,
 )
-from elastic_tfjob.controller.objects.outcomes import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.objects.quantities import requests_of
-from elastic_tfjob.controller.objects.service import RECORD_ANNOTATION, Record, continued
-from elastic_tfjob.controller.objects.state import Phase, State
+from elastic_tfjob.controller.model.quantities import requests_of
+from elastic_tfjob.controller.model.state import Phase, StoredState
+from elastic_tfjob.controller.model.usage import UsageRecord, continued
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
-_OF_STATE: Final = (
-    STATE_ANNOTATION,
-    INDEXES_ANNOTATION,
-    CAUSES_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-    STEP_ANNOTATION,
-    ETA_ANNOTATION,
-    UID_ANNOTATION,
-    RECORD_ANNOTATION,
-)
-_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 512
+_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, RECORD_ANNOTATION)
+_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 640
 _STATE_GROWS: Final = 4096
 
 
-def stored_or_first(ctx: ReconcileContext) -> State:
+def stored_or_first(ctx: ReconcileContext) -> StoredState:
     """The stored state; the first one of a job whose state is not stored yet, was overwritten with nonsense, or
     has no size although the job does not wait for one: it waited, and was suspended until no profile decided for
     it any more. A phase of which it is not known since when it lasts begins now: else it would have no limit."""
@@ -48,12 +36,12 @@ def stored_or_first(ctx: ReconcileContext) -> State:
     return ctx.stored if ctx.stored.since else replace(ctx.stored, since=ctx.now_text)
 
 
-def _first_state(ctx: ReconcileContext) -> State:
+def _first_state(ctx: ReconcileContext) -> StoredState:
     """Of a job that has no size yet."""
     declared = {name: replica.count for name, replica in ctx.declared.tf_replica_specs.items()}
     if ctx.waits_for_target:
-        return State("Waiting", since=ctx.now_text)
-    return State("Stable", replicas=declared, since=ctx.now_text, reason="as declared")
+        return StoredState("Waiting", since=ctx.now_text)
+    return StoredState("Stable", replicas=declared, since=ctx.now_text, reason="as declared")
 
 
 def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
@@ -76,9 +64,9 @@ def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
     save_state(ctx, state)
 
 
-def room_for(ctx: ReconcileContext, state: State) -> bool:
+def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
     """Whether the job's annotations leave room for a state; else it runs as a job that follows no target."""
-    if ctx.stored is not None or _size_of(state.to_json()) + _STATE_GROWS <= _room(ctx):
+    if ctx.stored is not None or _size_of(state.to_json(ctx.job.uid)) + _STATE_GROWS <= _room(ctx):
         return True
     ctx.event(
         "Warning",
@@ -89,15 +77,10 @@ def room_for(ctx: ReconcileContext, state: State) -> bool:
     return False
 
 
-def save_state(ctx: ReconcileContext, state: State) -> None:
+def save_state(ctx: ReconcileContext, state: StoredState) -> None:
     """Store the state, and what users read of it, as far as they differ from what is stored."""
-    text = _fitting(ctx, state)
     wanted = {
-        **claim(ctx.job.annotations, ctx.job.uid),
-        STATE_ANNOTATION: text,
-        INDEXES_ANNOTATION: state.indexes_json,
-        CAUSES_ANNOTATION: state.causes_json,
-        OUTCOMES_ANNOTATION: state.outcomes_json,
+        STATE_ANNOTATION: _fitting(ctx, state),
         STEP_ANNOTATION: None if state.step is None else str(state.step),
         ETA_ANNOTATION: state.eta,
         RECORD_ANNOTATION: _record(ctx, state),
@@ -113,11 +96,11 @@ def _room(ctx: ReconcileContext) -> int:
     return max(0, MAX_ANNOTATION_BYTES - others - _OF_STATE_BYTES)
 
 
-def _fitting(ctx: ReconcileContext, state: State) -> str:
+def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
     pods run where kube-scheduler finds room for them, then the past."""
-    beside = sum(_size_of(text or "") for text in (state.indexes_json, state.causes_json, state.outcomes_json))
-    room, text = _room(ctx) - beside, state.to_json()
+    uid = ctx.job.uid
+    room, text = _room(ctx), state.to_json(uid)
     if _size_of(text) <= room:
         return text
     coming = replace(state.next, nodes={}) if state.next is not None else None
@@ -129,13 +112,13 @@ def _fitting(ctx: ReconcileContext, state: State) -> str:
     )
     trained = replace(state.trained, nodes={}) if state.trained is not None else None
     small = replace(state, nodes={}, next=coming, trained=trained)
-    text = small.to_json()
+    text = small.to_json(uid)
     if _size_of(text) > room:
-        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json()
+        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json(uid)
     return text
 
 
-def _record(ctx: ReconcileContext, state: State) -> str:
+def _record(ctx: ReconcileContext, state: StoredState) -> str:
     """The record of service once this state holds."""
     ended = ctx.spec.run_policy.suspend or ctx.status.finished
     before, after = (ctx.stored.replicas if ctx.stored is not None else {}), {} if ended else state.replicas
@@ -146,12 +129,13 @@ def _record(ctx: ReconcileContext, state: State) -> str:
         accelerators += (
             count * requests_of(replica.template.get("spec") or {}).accelerators if replica is not None else 0
         )
-    record = Record.of(ctx.job.annotations, ctx.job.uid)
+    record = UsageRecord.of(ctx.job.annotations, ctx.job.uid)
     report = ctx.chief_report
     if report is not None and (ctx.stored is None or state.numbers_at != ctx.stored.numbers_at):
         record = replace(record, loss=report.growth(record.loss))
     moved = ctx.stored is not None and switched_with_moves(ctx.stored, state)
-    return continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved).to_json()
+    record = continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved)
+    return record.to_json(ctx.job.uid)
 
 
 def _size_of(text: str) -> int:

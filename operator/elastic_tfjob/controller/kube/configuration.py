@@ -12,18 +12,18 @@ from elastic_tfjob.api.reading import few
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.objects.cluster import ConfigMap, OwnObject, parse_wants
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.lessons import read_history, write_history
-from elastic_tfjob.controller.objects.settings import Configuration, parse_configuration
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.cluster import ConfigMap, OwnObject, parse_wants
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.lessons import read_history, write_history
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.scheduling.contract import passed_over, refusals
 from elastic_tfjob.speed.history import History, Lesson
 
-__all__ = ["HISTORY_NAME", "LiveConfiguration", "Memory"]
+__all__ = ["HISTORY_NAME", "LearnedHistory", "LiveConfiguration"]
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class LiveConfiguration:
         self,
         api: ApiClient,
         place: str,
-        recorder: Recorder,
+        recorder: EventRecorder,
         changed: Callable[[Configuration], None],
         *,
         wanted: Callable[[], None] = lambda: None,
@@ -208,7 +208,7 @@ _KEY: Final = "history.json"
 _WRITE_S: Final = 60.0
 
 
-class Memory:
+class LearnedHistory:
     """`history` is what is known now. `keep` follows it with the ConfigMap, while this replica leads."""
 
     def __init__(self, api: ApiClient | None = None, namespace: str = "") -> None:

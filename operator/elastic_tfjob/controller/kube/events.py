@@ -24,12 +24,12 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound
 from elastic_tfjob.controller.kube.queue import FairQueue, Shares
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import ConfigMap, Node, OwnObject, PendingPod
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.cluster import ConfigMap, KubeNode, OwnObject, PendingPod
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.jobset import JOBSET_KIND, JOBSET_VERSION, JobSet
+from elastic_tfjob.controller.model.status import format_time
 
-__all__ = ["Recorder"]
+__all__ = ["EventRecorder"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ _REASON: Final = 128
 _SUBJECT_NAME: Final = 200
 
 
-Subject = Job | JobSet | ConfigMap | Node | PendingPod | OwnObject
+Subject = TFJob | JobSet | ConfigMap | KubeNode | PendingPod | OwnObject
 _TFJOB: Final = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
 _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NODE: Final = {"apiVersion": "v1", "kind": "Node"}
@@ -81,7 +81,7 @@ class _Waiting:
     size: int
 
 
-class Recorder:
+class EventRecorder:
     """Writes events about jobs, slowly while `busy()`."""
 
     def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
@@ -209,7 +209,7 @@ class Recorder:
 
 
 def _kind(subject: Subject) -> dict[str, str]:
-    if isinstance(subject, Job):
+    if isinstance(subject, TFJob):
         return _TFJOB
     if isinstance(subject, JobSet):
         return _JOBSET
@@ -217,7 +217,7 @@ def _kind(subject: Subject) -> dict[str, str]:
         return _CONFIG_MAP
     if isinstance(subject, OwnObject):
         return {"apiVersion": subject.api_version, "kind": subject.kind}
-    return _NODE if isinstance(subject, Node) else _POD
+    return _NODE if isinstance(subject, KubeNode) else _POD
 
 
 def _words(value: object, longest: int) -> str:

@@ -46,15 +46,15 @@ from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
 from elastic_tfjob.controller.kube.trials import Trials
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND
-from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job, controller_uid
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quota import excess
-from elastic_tfjob.controller.objects.status import format_time
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
+from elastic_tfjob.controller.model.job import TFJob, controller_uid
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quota import excess
+from elastic_tfjob.controller.model.status import format_time
 
 __all__ = ["Executor", "Refusals", "RefusedPods"]
 
@@ -165,7 +165,7 @@ class Refusals:
 class Executor:
     """Turns actions into API calls, and their answers into cache entries."""
 
-    def __init__(self, api: ApiClient, caches: Caches, recorder: Recorder, *, gang_scheduler: str = "") -> None:
+    def __init__(self, api: ApiClient, caches: Caches, recorder: EventRecorder, *, gang_scheduler: str = "") -> None:
         self._api = api
         self._gang_scheduler = gang_scheduler
         self._caches = caches
@@ -187,7 +187,7 @@ class Executor:
         at, generation, answer = self._admission.get(uid, (-_ADMITTED_S, 0, ""))
         return {generation: answer} if time.monotonic() - at < _ADMITTED_S else {}
 
-    async def carry_out(self, job: Job, decision: Decision) -> None:
+    async def carry_out(self, job: TFJob, decision: Decision) -> None:
         """Create what is to be created, store status and state, then delete and change what is to be.
 
         Deletions come last, so that a crash never leaves a pod gone without the status that explains it. A PodGroup is
@@ -236,7 +236,7 @@ class Executor:
             if failure is not None:
                 raise failure
 
-    def _act(self, job: Job, action: Action) -> Coroutine[Any, Any, None]:
+    def _act(self, job: TFJob, action: Action) -> Coroutine[Any, Any, None]:
         match action:
             case Create():
                 return self._create(job, action)
@@ -263,7 +263,7 @@ class Executor:
             case SaveState():
                 raise AssertionError("stored beside the status")
 
-    async def _store_status(self, job: Job, status: dict[str, Any]) -> int:
+    async def _store_status(self, job: TFJob, status: dict[str, Any]) -> int:
         answer = await self._api.put(
             f"{jobs_path(job.namespace)}/{job.name}/status",
             {
@@ -291,7 +291,7 @@ class Executor:
                 message = f"the template is not one of a pod: {type(error).__name__}: {error}"
                 raise Invalid(f"render {action.name}", 0, "Invalid", message) from error
 
-    async def _create(self, job: Job, action: Create) -> None:
+    async def _create(self, job: TFJob, action: Create) -> None:
         kind, name = action.kind, action.name
         path = self._collection(job, kind)
         try:
@@ -320,7 +320,7 @@ class Executor:
                 await self.trials.look(job.uid, path, action.trial, error)
             raise
 
-    async def _try(self, job: Job, action: TryPods) -> None:
+    async def _try(self, job: TFJob, action: TryPods) -> None:
         """Have the API server check pods that it does not store: admission, quotas, policies. A webhook that cannot be
         asked so says nothing of them."""
         answer, path = "", self._collection(job, "Pod")
@@ -345,7 +345,7 @@ class Executor:
         self._admission = {uid: each for uid, each in self._admission.items() if now - each[0] < _ADMITTED_S}
         self._admission[job.uid] = now, action.generation, answer
 
-    async def _beyond_quotas(self, job: Job, coming: Sequence[tuple[Mapping[str, Any], int]]) -> str:
+    async def _beyond_quotas(self, job: TFJob, coming: Sequence[tuple[Mapping[str, Any], int]]) -> str:
         """The quota that does not admit all of these pods in the place of the job's own, in words. Empty where the
         operator may not read quotas: then pods are tried one by one only."""
         try:
@@ -360,13 +360,13 @@ class Executor:
             return ""
         return excess(quotas, (each for each in there if controller_uid(each["metadata"]) == job.uid), coming)
 
-    async def _delete_pod(self, job: Job, action: DeletePod) -> None:
+    async def _delete_pod(self, job: TFJob, action: DeletePod) -> None:
         with contextlib.suppress(Invalid):  # who refuses the mark need not refuse the end
             if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
                 return
         await self._delete(job, "Pod", action.name, action.uid, grace_s=action.grace_s)
 
-    async def _annotate_pod(self, job: Job, name: str, uid: str, command: str) -> bool:
+    async def _annotate_pod(self, job: TFJob, name: str, uid: str, command: str) -> bool:
         """Give a pod a command; False when it is gone, or another one by now."""
         note = {"metadata": {"uid": uid, "annotations": {COMMAND_ANNOTATION: command}}}
         try:
@@ -375,10 +375,10 @@ class Executor:
             return False
         return True
 
-    async def _tell_pod(self, job: Job, name: str, uid: str, command: str) -> None:
+    async def _tell_pod(self, job: TFJob, name: str, uid: str, command: str) -> None:
         await self._annotate_pod(job, name, uid, command)
 
-    async def _resize(self, job: Job, action: ResizePod) -> None:
+    async def _resize(self, job: TFJob, action: ResizePod) -> None:
         resources: dict[str, Any] = {"requests": {"cpu": f"{action.request}m"}}
         if action.limit:
             resources["limits"] = {"cpu": f"{action.limit}m"}
@@ -398,7 +398,7 @@ class Executor:
         else:
             self._refusals.forget(action.uid, action.change)
 
-    def _refuse(self, job: Job, action: ResizePod, reason: str, why: str) -> None:
+    def _refuse(self, job: TFJob, action: ResizePod, reason: str, why: str) -> None:
         """Tell it, and have the job looked at again: what it has now is what it keeps for the time being."""
         delay_s = self._refusals.note(action.uid, action.change)
         again = f"tried again in {delay_s:.0f} s"
@@ -411,14 +411,14 @@ class Executor:
         except NotFound:
             return False
 
-    async def _save_state(self, job: Job, annotations: Mapping[str, str | None], version: int) -> None:
+    async def _save_state(self, job: TFJob, annotations: Mapping[str, str | None], version: int) -> None:
         # With the version that the decision was made from (or that our own status made of it): a leader that was
         # overtaken must not write an older state over a newer one.
         body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}
         self._caches.jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
         self.trials.stored(job.uid)
 
-    async def _delete(self, job: Job, kind: str, name: str, uid: str, *, grace_s: int | None = None) -> None:
+    async def _delete(self, job: TFJob, kind: str, name: str, uid: str, *, grace_s: int | None = None) -> None:
         options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
             await self._api.delete(f"{self._collection(job, kind)}/{name}", uid=uid, **options)
@@ -433,7 +433,7 @@ class Executor:
         self._tell(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
         self._assume_terminating(job, kind, name, grace_s)
 
-    def _assume_terminating(self, job: Job, kind: str, name: str, grace_s: int | None) -> None:
+    def _assume_terminating(self, job: TFJob, kind: str, name: str, grace_s: int | None) -> None:
         if kind == "Pod":
             for pod in self._caches.pods.of_job(job.key):
                 if pod.name == name:
@@ -445,7 +445,7 @@ class Executor:
                 if service.name == name:
                     self._caches.services.assume(replace(service, terminating=True))
 
-    async def _adopt(self, job: Job, name: str, uid: str) -> None:
+    async def _adopt(self, job: TFJob, name: str, uid: str) -> None:
         # With its version: who has adopted it meanwhile would lose it.
         known = [each.version for each in self._caches.services.of_job(job.key) if each.uid == uid]
         version = {"resourceVersion": str(known[0])} if known else {}
@@ -453,14 +453,14 @@ class Executor:
         answer = await self._api.patch(f"{self._collection(job, 'Service')}/{name}", body)
         self._caches.services.seen(answer)
 
-    async def _update_pod_group(self, job: Job, name: str, spec: dict[str, Any]) -> None:
+    async def _update_pod_group(self, job: TFJob, name: str, spec: dict[str, Any]) -> None:
         path = f"{self._collection(job, 'PodGroup')}/{name}"
         informer = self._informer("PodGroup")
         uids = [each.uid for each in informer.of_job(job.key) if each.name == name]
         metadata = {"metadata": {"uid": uids[0]}} if uids else {}  # another one of this name is not the job's
         informer.seen(await self._api.patch(path, {**metadata, "spec": spec}))
 
-    async def _delete_job(self, job: Job) -> None:
+    async def _delete_job(self, job: TFJob) -> None:
         path = f"{jobs_path(job.namespace)}/{job.name}"
         try:
             await self._api.delete(path, uid=job.uid, propagationPolicy="Background")
@@ -472,7 +472,9 @@ class Executor:
         self._tell(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
         metrics.count_job("deleted", job.namespace)
 
-    def _informer(self, kind: str) -> Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[Budget]:
+    def _informer(
+        self, kind: str
+    ) -> Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[DisruptionBudget]:
         if kind == "Pod":
             return self._caches.pods
         if kind == "Service":
@@ -483,12 +485,12 @@ class Executor:
         assert self._caches.pod_groups is not None
         return self._caches.pod_groups
 
-    def _collection(self, job: Job, kind: str) -> str:
+    def _collection(self, job: TFJob, kind: str) -> str:
         groups = {BUDGET: "/apis/policy/v1", "PodGroup": f"/apis/{group_version(self._gang_scheduler)}"}
         root = groups.get(kind, "/api/v1")
         return f"{root}/namespaces/{job.namespace}/{kind.lower()}s"
 
-    def _tell(self, job: Job, type_: str, reason: str, message: str) -> None:
+    def _tell(self, job: TFJob, type_: str, reason: str, message: str) -> None:
         self._recorder.record(job, Event(type_, reason, message))
 
 

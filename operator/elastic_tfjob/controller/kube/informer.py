@@ -22,9 +22,9 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import JSON, METADATA_ONLY, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
-from elastic_tfjob.controller.objects.dependents import Budget, PodGroup, Service
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.pod import Pod
 
 __all__ = ["Caches", "Informer", "jobs_path"]
 
@@ -334,18 +334,18 @@ class Caches:
     """The informers that decisions are made from. `pod_groups` is None without a gang scheduler, `budgets` where
     there are none to follow."""
 
-    jobs: Informer[Job]
+    jobs: Informer[TFJob]
     pods: Informer[Pod]
     services: Informer[Service]
     pod_groups: Informer[PodGroup] | None = None
-    budgets: Informer[Budget] | None = None
+    budgets: Informer[DisruptionBudget] | None = None
 
-    def failed_pods(self) -> list[tuple[Job, Pod]]:
+    def failed_pods(self) -> list[tuple[TFJob, Pod]]:
         """The pods that failed, each with the job that it is of. May be called in a thread."""
         failed = [pod for pod in self.pods if pod.failure is not None]
         return [(job, pod) for pod in failed for job in self.jobs.of_job(pod.key) if job.uid == pod.owner]
 
-    async def look_up_pods(self, job: Job) -> None:
+    async def look_up_pods(self, job: TFJob) -> None:
         """Take in the pods of a job as they are now."""
         path = f"/api/v1/namespaces/{quote(job.namespace, safe='')}/pods"
         await self.pods.look_up(path, f"{_SELECTOR},{JOB_NAME_LABEL}={job.name}", job.key)
@@ -375,7 +375,7 @@ class Caches:
         if gang_scheduler:
             groups = Informer(api, f"/apis/{group_version(gang_scheduler)}{place}/podgroups", PodGroup.parse, at_once)
         return cls(
-            jobs=Informer(api, jobs_path(namespace), Job.parse, at_once, touched=job_touched),
+            jobs=Informer(api, jobs_path(namespace), TFJob.parse, at_once, touched=job_touched),
             pods=Informer(api, f"/api/v1{place}/pods", Pod.parse, settle, selector=_SELECTOR, touched=pods_touched),
             services=Informer(
                 api, f"/api/v1{place}/services", Service.parse, settle, selector=_SELECTOR, metadata_only=True
@@ -384,7 +384,7 @@ class Caches:
             budgets=Informer(
                 api,
                 f"/apis/policy/v1{place}/poddisruptionbudgets",
-                Budget.parse,
+                DisruptionBudget.parse,
                 settle,
                 selector=_SELECTOR,
                 metadata_only=True,

@@ -7,9 +7,9 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.status import moment_of
 
 __all__ = [
     "API_REQUESTS",
@@ -61,7 +61,7 @@ Labels = tuple[str, str, str, str, str]
 """Namespace, job, pod, reason and exit code."""
 
 
-def named_failures(failed: Iterable[tuple[Job, Pod]], now: datetime) -> tuple[list[Labels], int]:
+def named_failures(failed: Iterable[tuple[TFJob, Pod]], now: datetime) -> tuple[list[Labels], int]:
     """The labels of failed pods, and how many pods were left out by the limits. Of a job that succeeded, or failed
     more than an hour ago, no pod is named; nor one that the operator itself had end. In turn by namespace: one with
     many failures takes no place from the others."""
@@ -82,7 +82,7 @@ def named_failures(failed: Iterable[tuple[Job, Pod]], now: datetime) -> tuple[li
     return named, sum(map(len, found.values())) - len(named)
 
 
-def _is_current(job: Job, now: datetime) -> bool:
+def _is_current(job: TFJob, now: datetime) -> bool:
     """Whether a job goes on, or failed within the last hour. A time that is no time counts as now."""
     status = job.status()
     if (condition := status.get("Failed")) is not None and condition.status == "True":
@@ -229,7 +229,7 @@ def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> No
         count_job(what, namespace)
 
 
-def name_failed_pods(failed: Iterable[tuple[Job, Pod]]) -> None:
+def name_failed_pods(failed: Iterable[tuple[TFJob, Pod]]) -> None:
     """Set the series of failed pods to what is there now; those of others end."""
     named, left_out = named_failures(failed, datetime.now(UTC))
     FAILED_PODS.clear()

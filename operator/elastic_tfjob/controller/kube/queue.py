@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from prometheus_client import Gauge
 
 from elastic_tfjob.controller.kube import metrics
-from elastic_tfjob.controller.objects.job import Key
+from elastic_tfjob.controller.model.job import Key
 
 __all__ = ["NOT_SURE_S", "FairQueue", "FairSlots", "KeyQueue", "Shares", "fair_share"]
 

@@ -6,20 +6,20 @@ from datetime import UTC, datetime
 
 import structlog
 
-from elastic_tfjob.controller.job.decision import Decision, Event, Observed, Settings
+from elastic_tfjob.controller.job.decision import Decision, Event, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Fenced, NotFound, Unavailable
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.executor import Executor
 from elastic_tfjob.controller.kube.informer import Caches, jobs_path
 from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
 from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, mine
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.state import State
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.state import StoredState
 
 __all__ = ["Reconciler"]
 
@@ -38,9 +38,9 @@ class Reconciler:
         queue: KeyQueue,
         executor: Executor,
         reports: Reports,
-        recorder: Recorder,
-        observe: Callable[[Job, datetime], Observed],
-        settings: Callable[[], Settings],
+        recorder: EventRecorder,
+        observe: Callable[[TFJob, datetime], Observed],
+        settings: Callable[[], ReconcileSettings],
         holds: Callable[[], bool],
     ) -> None:
         self._api = api
@@ -116,7 +116,7 @@ class Reconciler:
             message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
             self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
-    async def _reconcile(self, job: Job) -> None:
+    async def _reconcile(self, job: TFJob) -> None:
         key = job.key
         now = datetime.now(UTC)
         decision = self._decide(job, now)
@@ -137,14 +137,14 @@ class Reconciler:
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
 
-    def _decide(self, job: Job, now: datetime) -> Decision:
+    def _decide(self, job: TFJob, now: datetime) -> Decision:
         return reconcile(self._observe(job, now), self._settings())
 
-    def _doubt(self, job: Job) -> None:
+    def _doubt(self, job: TFJob) -> None:
         if self._doubted[job.key] is None:
             self._doubted[job.key] = job.version
 
-    async def _look_up(self, job: Job) -> None:
+    async def _look_up(self, job: TFJob) -> None:
         """Have the caches know a job as it is now. One that is gone, where a late watch has not said so yet, raises
         NotFound: nothing is done for it."""
         answer = await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
@@ -155,11 +155,9 @@ class Reconciler:
         self._doubted[job.key] = None
 
 
-def _rescaling(job: Job) -> bool:
-    if not mine(job.annotations, job.uid):
-        return False
+def _rescaling(job: TFJob) -> bool:
     try:
-        state = State.parse(job.annotations.get(STATE_ANNOTATION))
+        state = StoredState.parse(job.annotations.get(STATE_ANNOTATION), job.uid)
     except ValueError:
         return False
     return state is not None and state.rescaling

@@ -25,13 +25,12 @@ from elastic_tfjob.controller.kube.client import ApiClient, read_whole
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.queue import FairQueue, fair_share
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace, unending
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
-from elastic_tfjob.controller.objects.settings import StatusPolling
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import WINDOW_S, Report
+from elastic_tfjob.controller.model.settings import StatusPolling
 
-__all__ = ["Means", "Reports", "ask_directly", "ask_through_proxy", "open_session"]
-
+__all__ = ["Reports", "RollingAverages", "ask_directly", "ask_through_proxy", "open_session"]
 
 # -- What a pod uses and does, from one answer of its exporter to the next ---------------------------------------------
 # Means of cores and steps per second.
@@ -45,7 +44,7 @@ _APART_S: Final = WINDOW_S / 64
 _LATELY_S: Final = 120.0
 
 
-class Means:
+class RollingAverages:
     """Of one pod. `use_cores` is over a window that begins anew where the pod may use more or less; `mean_cores` and
     `mean_steps_per_s` are over the last minutes, in which they go together, what is long ago counting ever less."""
 
@@ -170,7 +169,7 @@ class _Source:
         self.failures = 0
         self.silent = False
         self.report: Report | None = None
-        self.means = Means()
+        self.means = RollingAverages()
 
     def take(self, report: Report) -> bool:
         """Keep a new report with its means; whether the program has just made its first step, or the first steps that

@@ -13,7 +13,7 @@ from elastic_tfjob.api.tfjob import GROUP, PLURAL
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Invalid
 from elastic_tfjob.controller.kube.supervise import excerpt
-from elastic_tfjob.controller.objects.cluster import OwnObject
+from elastic_tfjob.controller.model.cluster import OwnObject
 
 __all__ = ["PriorityClasses", "find_rivals", "on_volume", "own_image", "own_namespace", "own_object"]
 

@@ -21,8 +21,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.metrics import name_failed_pods
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
 
 __all__ = [
     "Supervisor",
@@ -284,7 +284,7 @@ async def serve_probes(
     *,
     alive: Callable[[], str],
     ready: Callable[[], str],
-    failed: Callable[[], Sequence[tuple[Job, Pod]]],
+    failed: Callable[[], Sequence[tuple[TFJob, Pod]]],
     status: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[None]:
     """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
@@ -318,7 +318,7 @@ async def serve_probes(
         yield
 
 
-def _metrics(failed: Callable[[], Sequence[tuple[Job, Pod]]]) -> bytes:
+def _metrics(failed: Callable[[], Sequence[tuple[TFJob, Pod]]]) -> bytes:
     name_failed_pods(failed())
     return generate_latest()
 

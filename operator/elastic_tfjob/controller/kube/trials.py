@@ -9,12 +9,12 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.controller.job.decision import Trial
+from elastic_tfjob.controller.job.decision import AdmissionTrial
 from elastic_tfjob.controller.job.namespace_rules import Freed, fitted, room_if_left
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid
-from elastic_tfjob.controller.objects.injection import UNCOUNTED, Injection
-from elastic_tfjob.controller.objects.quantities import quantity
+from elastic_tfjob.controller.model.injection import UNCOUNTED, Injection
+from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = ["Trials"]
 
@@ -44,7 +44,7 @@ class Trials:
         if self.found.pop(uid, None) is not None:
             self._at.pop(uid, None)
 
-    async def look(self, uid: str, collection: str, trial: Trial, refusal: Invalid) -> None:
+    async def look(self, uid: str, collection: str, trial: AdmissionTrial, refusal: Invalid) -> None:
         """Find out what is admitted instead of a pod that was refused. Many of a job's pods are refused at once, for
         the same reason: one is tried."""
         now = self._now()
@@ -62,7 +62,7 @@ class Trials:
         if found is not None:
             self.found[uid] = found
 
-    async def _admitted(self, collection: str, trial: Trial, refusal: str) -> Injection | None:
+    async def _admitted(self, collection: str, trial: AdmissionTrial, refusal: str) -> Injection | None:
         """The injection nearest to what was refused; None where the pod is refused without any."""
         sentence, resources, tries = refusal, trial.resources, trial.tries + 1
         tried = [(Injection(resources, tries=tries), refusal)]
@@ -82,7 +82,7 @@ class Trials:
         fits = (each for each, why in tried if room_if_left(why, _freed(trial, each)))
         return next((replace(each, anew=True) for each in fits), None)
 
-    async def _refusal(self, collection: str, trial: Trial, injection: Injection) -> str:
+    async def _refusal(self, collection: str, trial: AdmissionTrial, injection: Injection) -> str:
         """Why a pod is refused; empty where it is not, or nobody can tell without making it."""
         try:
             await self._api.post(collection, trial.render(injection), dryRun="All")
@@ -93,7 +93,7 @@ class Trials:
         return ""
 
 
-def _freed(trial: Trial, injection: Injection) -> Freed:
+def _freed(trial: AdmissionTrial, injection: Injection) -> Freed:
     """What the job's other pods ask for beyond what they would with another injection; empty where that is the same."""
     amounts: dict[tuple[str, str], Decimal] = {}
     for added, pods in Counter(pod.added for pod in trial.pods if pod.injected and not pod.ended).items():

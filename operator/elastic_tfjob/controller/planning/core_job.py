@@ -7,13 +7,13 @@ from typing import Final
 
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.reading import MAX_STEPS
-from elastic_tfjob.controller.objects.affinity import NAME_FIELD
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.service import Record
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import moment_of, parse_time
+from elastic_tfjob.controller.model.affinity import NAME_FIELD
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import moment_of, parse_time
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.request import JobRequest
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Requirement, Resources
@@ -24,8 +24,8 @@ from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 __all__ = [
     "PATIENCE_S",
     "Pair",
+    "RejectedNodes",
     "Role",
-    "Unfit",
     "active",
     "by_task",
     "cpu_shared",
@@ -41,7 +41,6 @@ __all__ = [
     "step_cpu_s",
     "verdict_due_s",
 ]
-
 
 # -- Nodes that kube-scheduler refuses to a job's pods, for reasons that the core knows nothing of ---------------------
 # A pod is pinned to the node that the core chose. What the core does not model (zones of volumes, host ports, topology
@@ -59,7 +58,7 @@ _LONGEST_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class RejectedNodes:
     """Until when (Unix time) a replica type is kept from a node, for how long in all, and kube-scheduler's words."""
 
     until_s: float
@@ -67,7 +66,7 @@ class Unfit:
     why: str
 
 
-def judge(known: Mapping[Pair, Unfit], pods: Iterable[Pod], now_s: float) -> dict[Pair, Unfit]:
+def judge(known: Mapping[Pair, RejectedNodes], pods: Iterable[Pod], now_s: float) -> dict[Pair, RejectedNodes]:
     """What is known of a job's nodes, after a look at its pods. A pod that got a node proves that it is fit."""
     found = {pair: unfit for pair, unfit in known.items() if now_s < unfit.until_s + unfit.delay_s}
     refused: dict[Pair, str] = {}
@@ -81,11 +80,11 @@ def judge(known: Mapping[Pair, Unfit], pods: Iterable[Pod], now_s: float) -> dic
         if before is not None and now_s < before.until_s:
             continue
         delay_s = _FIRST_S if before is None else min(2 * before.delay_s, _LONGEST_S)
-        found[pair] = Unfit(now_s + delay_s, delay_s, why)
+        found[pair] = RejectedNodes(now_s + delay_s, delay_s, why)
     return found
 
 
-def active(known: Mapping[Pair, Unfit], now_s: float) -> dict[Pair, str]:
+def active(known: Mapping[Pair, RejectedNodes], now_s: float) -> dict[Pair, str]:
     """The pairs that must not be tried now, with kube-scheduler's words."""
     return {pair: unfit.why for pair, unfit in known.items() if now_s < unfit.until_s}
 
@@ -117,7 +116,7 @@ _MOST_STEP_CPU_S: Final = 1e9
 _SLOWEST, _FASTEST = 1e-9, 1e9
 
 
-def by_task(pods: Mapping[Role, Pod], state: State | None) -> dict[Role, Pod]:
+def by_task(pods: Mapping[Role, Pod], state: StoredState | None) -> dict[Role, Pod]:
     """The pods, given by type and index, by their tasks. A task that moves has its new pod once that is there."""
     if state is None or not (state.indexes or (state.next is not None and state.next.indexes)):
         return dict(pods)
@@ -133,13 +132,13 @@ def by_task(pods: Mapping[Role, Pod], state: State | None) -> dict[Role, Pod]:
 
 
 def job_spec(
-    job: Job,
+    job: TFJob,
     request: JobRequest,
     *,
     asked: Mapping[str, int],
     why: str,
     report: Report | None,
-    state: State | None,
+    state: StoredState | None,
     priorities: Mapping[str, int],
     unfit: Mapping[Pair, str],
     last: bool = False,
@@ -182,7 +181,7 @@ def job_spec(
     )
 
 
-def model_of(job: Job, elasticity: Elasticity) -> str:
+def model_of(job: TFJob, elasticity: Elasticity) -> str:
     """What the job has in common with those that teach it: the annotation `model`, else the stem of its name."""
     return elasticity.model or stem(job.name)
 
@@ -198,7 +197,7 @@ def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -
     return replace(constraints, affinity=terms_)
 
 
-def progress(state: State | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
+def progress(state: StoredState | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
     """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
     what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
     job that seems to have long to go would be taken from one that is nearly done."""
@@ -209,7 +208,7 @@ def progress(state: State | None, report: Report | None, since_s: float) -> tupl
     return 0.0, since_s, 0.0
 
 
-def measured(request: JobRequest, state: State) -> dict[tuple[int, int], tuple[float, int]]:
+def measured(request: JobRequest, state: StoredState) -> dict[tuple[int, int], tuple[float, int]]:
     """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
     if core.WORKER not in request.requests:
         return {}
@@ -222,7 +221,7 @@ def measured(request: JobRequest, state: State) -> dict[tuple[int, int], tuple[f
 
 def speed(
     request: JobRequest,
-    state: State | None,
+    state: StoredState | None,
     report: Report | None,
     size: Mapping[str, int],
     cpu: Mapping[str, tuple[int, ...]],
@@ -245,7 +244,9 @@ def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpee
     return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
 
 
-def lesson(job: Job, request: JobRequest, state: State | None, record: Record) -> tuple[str, Lesson] | None:
+def lesson(
+    job: TFJob, request: JobRequest, state: StoredState | None, record: UsageRecord
+) -> tuple[str, Lesson] | None:
     """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
     the operator kept no state of."""
     if state is None or record.placed or not job.status().is_true("Succeeded"):
@@ -305,7 +306,7 @@ def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: R
     return min(used / rate, _MOST_STEP_CPU_S) if rate else 0.0
 
 
-def last_rescale(state: State | None) -> float:
+def last_rescale(state: StoredState | None) -> float:
     """When the size last changed, or was last tried to be."""
     if state is None:
         return float("-inf")

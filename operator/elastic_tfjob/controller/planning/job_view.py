@@ -16,15 +16,15 @@ from typing import Final, TypeVar
 from elastic_tfjob.api.reading import UnknownWord
 from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.controller.job.pods import chief_of
-from elastic_tfjob.controller.objects.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import WINDOW_S, Report
-from elastic_tfjob.controller.objects.service import Record
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
+from elastic_tfjob.controller.model.cluster import KubeNode
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import WINDOW_S, Report
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.core_job import (
     Pair,
     Role,
@@ -39,14 +39,14 @@ from elastic_tfjob.controller.planning.core_job import (
     step_cpu_s,
 )
 from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, terms
-from elastic_tfjob.controller.planning.reservations import Promises, occupied, owing, promises, since
+from elastic_tfjob.controller.planning.reservations import Reservations, occupied, owing, promises, since
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY
 from elastic_tfjob.speed.growth import Growth
 from elastic_tfjob.speed.history import Lesson
 
-__all__ = ["ScheduledJob", "Usage", "scheduled_job", "set_aside"]
+__all__ = ["JobView", "Usage", "scheduled_job", "set_aside"]
 
 Usage = Mapping[str, Resources]
 """By node."""
@@ -62,7 +62,7 @@ _START_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledJob:
+class JobView:
     """A job as the loop sees it. `job` is None for one that the profile does not decide for: all that its pods take is
     then in `others`, as is what pods take that a decided job does not count.
 
@@ -76,11 +76,11 @@ class ScheduledJob:
     `weighed_since_s`: since when it is promised the same CPU.
     """
 
-    source: Job | None
+    source: TFJob | None
     job: core.Job | None = None
     terms: JobRequest | None = None
     target: Target | None = None
-    state: State | None = None
+    state: StoredState | None = None
     others: Usage = field(default_factory=dict)
     held: Usage = field(default_factory=dict)
     taken: Usage = field(default_factory=dict)
@@ -103,7 +103,7 @@ class ScheduledJob:
         return self.awaited_since_s is not None or self.owes_since_s is not None or bool(self.refused)
 
 
-def set_aside(scheduled: ScheduledJob) -> ScheduledJob:
+def set_aside(scheduled: JobView) -> JobView:
     """The job as one that is not decided for: it keeps what it has and what it was promised."""
     if scheduled.job is None:
         return scheduled
@@ -118,21 +118,21 @@ def set_aside(scheduled: ScheduledJob) -> ScheduledJob:
 
 
 def scheduled_job(
-    job: Job | None,
+    job: TFJob | None,
     pods: Iterable[Pod],
     *,
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, KubeNode],
     now: datetime,
     all_jobs: bool = False,
     reports: Mapping[str, Report] | None = None,
     priorities: Mapping[str, int] | None = None,
-    before: ScheduledJob | None = None,
+    before: JobView | None = None,
     unfit: Mapping[Pair, str] | None = None,
     cordoned: Collection[str] = (),
     failed: int = 0,
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
-) -> ScheduledJob:
+) -> JobView:
     """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
     stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
     nothing more. So many promises to its namespace `failed` lately: each halves for how long room is kept for it, and
@@ -143,7 +143,7 @@ def scheduled_job(
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
-        return ScheduledJob(job, others=everything)
+        return JobView(job, others=everything)
     request = terms(
         job, before.terms if before else None, before.terms.injection if before and before.terms else None, configured
     )
@@ -151,15 +151,15 @@ def scheduled_job(
     try:
         target, state = _written(job, spec, before)
     except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
-        return ScheduledJob(job, others=everything)
+        return JobView(job, others=everything)
     if (injection := state.injection if state is not None else None) != request.injection:
         request = terms(job, None, injection, configured)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
-    record = Record.of(job.annotations, job.uid)
+    record = UsageRecord.of(job.annotations, job.uid)
     if not followed or spec.run_policy.suspend:
         taught = lesson(job, request, state, record)
-        return ScheduledJob(
+        return JobView(
             job, None, request if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
     # Of a job that was recreated under its name, what is in memory tells nothing: it is another one's.
@@ -203,13 +203,13 @@ def scheduled_job(
 class _Look:
     """What is known of a job that the profile decides for, at `now_s`; `before` is what it was at the last look."""
 
-    job: Job
+    job: TFJob
     terms: JobRequest
     target: Target | None
-    state: State | None
-    record: Record
+    state: StoredState | None
+    record: UsageRecord
     reports: Mapping[str, Report]
-    before: ScheduledJob | None
+    before: JobView | None
     now_s: float
 
     @property
@@ -218,12 +218,12 @@ class _Look:
         return self.reports.get(_pod_name(self.job, self.terms.spec)) if self.reports else None
 
     @property
-    def same_target(self) -> ScheduledJob | None:
+    def same_target(self) -> JobView | None:
         """The job at the last look, if its target was the same: for so long something lasts."""
         before = self.before
         return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
 
-    def awaited_since_s(self, promise: Promises) -> float | None:
+    def awaited_since_s(self, promise: Reservations) -> float | None:
         """Since when somebody may move into what it is promised. Other words for it, while none of its pods has been on
         a node, are no new promise: a user could write them again and again."""
         before, same = self.before, self.same_target
@@ -231,7 +231,7 @@ class _Look:
             same = before
         return since(promise.awaits, same.awaited_since_s if same is not None else None, self.now_s)
 
-    def weighed_since_s(self, promise: Promises) -> float:
+    def weighed_since_s(self, promise: Reservations) -> float:
         """Since when it is promised the CPU that it is promised now."""
         before = self.before
         if before is None or before.job is None:
@@ -239,7 +239,7 @@ class _Look:
         return before.weighed_since_s if before.job.cpu == promise.cpu else self.now_s
 
 
-def _core_job(spec: core.JobSpec, look: _Look, promise: Promises, phase: core.Phase) -> core.Job:
+def _core_job(spec: core.JobSpec, look: _Look, promise: Reservations, phase: core.Phase) -> core.Job:
     """What a profile sees of it."""
     state, record, report = look.state, look.record, look.report
     since_s = _begun(look.job, state, record, phase, look.now_s)
@@ -287,12 +287,12 @@ def _starts(report: Report | None, placed_s: float) -> bool:
     return placed_s < _START_S
 
 
-def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Iterable[Pod]) -> ScheduledJob:
+def _with_nodes(decided: core.Job, look: _Look, promise: Reservations, active: Iterable[Pod]) -> JobView:
     """The job with what it takes on nodes, and for how long promises stand."""
     same = look.same_target
     owes = owing(promise, same.owes_since_s if same is not None else None, look.now_s)
     takes = occupied(promise, owes, active)
-    return ScheduledJob(
+    return JobView(
         look.job,
         decided,
         look.terms,
@@ -316,7 +316,7 @@ def _with_nodes(decided: core.Job, look: _Look, promise: Promises, active: Itera
     )
 
 
-def _own(job: Job, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
+def _own(job: TFJob, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
     """The pods that are the job's own, by type and index."""
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
     return {
@@ -326,7 +326,7 @@ def _own(job: Job, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
     }
 
 
-def _phase(promise: Promises, *, superseded: bool) -> core.Phase:
+def _phase(promise: Reservations, *, superseded: bool) -> core.Phase:
     """`superseded`: a person asks for another size than the one that it goes to."""
     # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
     if promise.on_its_way or (promise.awaited and not promise.lost):
@@ -345,7 +345,7 @@ def _moment_s(time: str) -> float:
     return float("-inf") if at_s is None else at_s
 
 
-def _loss(before: ScheduledJob | None, record: Record, report: Report | None) -> Growth:
+def _loss(before: JobView | None, record: UsageRecord, report: Report | None) -> Growth:
     """How the loss falls: from what is known of it, in memory or in the job's record, and the newest report.
 
     The record has a reading a minute or so, and the last of both may be one: what has more of them knows more."""
@@ -355,12 +355,12 @@ def _loss(before: ScheduledJob | None, record: Record, report: Report | None) ->
     return known if report is None else report.growth(known)
 
 
-def _remembered(job: Job) -> bool:
+def _remembered(job: TFJob) -> bool:
     """Whether the operator has decided something for this job before."""
     return TARGET_ANNOTATION in job.annotations or STATE_ANNOTATION in job.annotations
 
 
-def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now_s: float) -> float:
+def _begun(job: TFJob, state: StoredState | None, record: UsageRecord, phase: core.Phase, now_s: float) -> float:
     """Since when (Unix time) the job has what it holds, or waits."""
     if phase != "waiting":
         return seconds(record.placed or None) or seconds(job.status().start_time) or now_s
@@ -369,19 +369,21 @@ def _begun(job: Job, state: State | None, record: Record, phase: core.Phase, now
     return seconds(job.created) or now_s
 
 
-def _pod_name(job: Job, spec: TFJobSpec) -> str:
+def _pod_name(job: TFJob, spec: TFJobSpec) -> str:
     name, index = chief_of(spec)
     return f"{job.name}-{name.lower()}-{index}"
 
 
-def _written(job: Job, spec: TFJobSpec, before: ScheduledJob | None) -> tuple[Target | None, State | None]:
+def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Target | None, StoredState | None]:
     """What the operator has decided for a job, and how far that is. Raises UnknownWord as `_stored`."""
     if before is not None and before.source is job and before.terms is not None:
         return before.target, before.state  # it is the same object, which was read before
-    return _stored(Target.of, job, spec), _stored(State.of, job, spec)
+    return _stored(Target.of, job, spec), _stored(StoredState.of, job, spec)
 
 
-def _stored(read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: Job, spec: TFJobSpec) -> T | None:
+def _stored(
+    read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: TFJob, spec: TFJobSpec
+) -> T | None:
     """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew. Raises UnknownWord
     for what a newer operator may have written."""
     try:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic_tfjob.controller.objects.affinity import NAME_FIELD
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, PendingPod, Stage, without_loaned
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import PoolSettings
+from elastic_tfjob.controller.model.affinity import NAME_FIELD
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, PendingPod, Stage, without_loaned
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.settings import PoolSettings
 from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.profile import Lend
 from elastic_tfjob.scheduling.reasons import Reason
@@ -27,18 +27,17 @@ __all__ = [
     "MAX_TERMS",
     "NOTHING_LENT",
     "Bin",
-    "Cluster",
     "Lending",
-    "Needed",
-    "Standing",
-    "Write",
+    "LendingInput",
+    "LentNode",
+    "LoanWrite",
+    "NeededNodes",
     "asked_by_plan",
     "concerned",
     "lending",
     "needed",
     "stage_of",
 ]
-
 
 # -- How many lent nodes the pods that wait in a pool need back --------------------------------------------------------
 # First fit, the largest pods first. kube-scheduler decides where they really go; this only has to know whether a node
@@ -64,7 +63,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededNodes:
     """`kept`: nodes of the pool where pending pods have room; `recalled`: lent nodes that they need, of which `named`
     ones cannot be exchanged for others. How many pods are in `room`, are a `recall`, and fit `nowhere`; which did not
     fit is in `left`."""
@@ -78,7 +77,7 @@ class Needed:
     left: tuple[PendingPod, ...]
 
 
-def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]) -> Needed:
+def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]) -> NeededNodes:
     """Put `pods` on the nodes `open_` that the pool has or gets back, then on nodes `lent`, in this order. Takes from
     the bins' room."""
     shapes: dict[tuple[Resources, Constraints], list[PendingPod]] = {}
@@ -116,7 +115,7 @@ def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]
                 count["recall"] += took
                 n -= took
         left += wanting[len(wanting) - n :]
-    return Needed(
+    return NeededNodes(
         frozenset(kept),
         tuple(recalled),
         frozenset(named),
@@ -154,7 +153,7 @@ _NO_SETTINGS: Final = PoolSettings(namespaces=("default",))
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class LendingInput:
     """What a round knows. `nodes` are those that may have to do with loans (`concerned`). `trained`: what pods of
     TFJobs hold, by node. `guests`: those pods that the operator has put there, by node, and `staying` nodes with such a
     pod that no plan can stop, as its job is not loanable any more; both are empty where nothing plans. `promised`:
@@ -162,7 +161,7 @@ class Cluster:
     `refused`: nodes that could not be written a short while ago. Without `may_lend` nothing more is offered. `hard_s`:
     after grace, until pods that are still there are not waited for."""
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, KubeNode]
     pools: Mapping[str, PoolSettings]
     foreign: tuple[ForeignPod, ...] = ()
     pending: tuple[PendingPod, ...] = ()
@@ -181,7 +180,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LentNode:
     """A node's `pool`, what its loan is to the core, and how fast its accelerators are."""
 
     pool: str
@@ -190,11 +189,11 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class LoanWrite:
     """A change of a loan: its new stage and whether the node shall have the taint. `seen` is the node that this was
     decided for. `late`: it is given back though pods of jobs are still there. `renews`: the stage begins now."""
 
-    seen: Node
+    seen: KubeNode
     stage: Stage
     tainted: bool
     pool: str
@@ -213,10 +212,10 @@ class Lending:
     although no stop of their job ends them. `counts` by pool and state, `pending` by pool and fit, are for the metrics.
     `unplaced`: pods of pools for which no recall would help."""
 
-    nodes: Mapping[str, Standing] = field(default_factory=dict)
+    nodes: Mapping[str, LentNode] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
     overdue: frozenset[str] = frozenset()
-    writes: tuple[Write, ...] = ()
+    writes: tuple[LoanWrite, ...] = ()
     evicted: tuple[Pod, ...] = ()
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -226,14 +225,14 @@ class Lending:
 NOTHING_LENT: Final = Lending()
 
 
-def concerned(node: Node, pools: Collection[str]) -> bool:
+def concerned(node: KubeNode, pools: Collection[str]) -> bool:
     """Whether a node has to do with loans: it is of a pool that lends, or its pool has not got it back."""
     return node.pool in pools or (node.loan is not None and (node.tainted or node.loan.stage != "returned"))
 
 
-def lending(cluster: Cluster, now_s: float) -> Lending:
+def lending(cluster: LendingInput, now_s: float) -> Lending:
     """What each node is, what each pool wants, and what is to be written. See docs/loans.md for the rules."""
-    writes: dict[str, Write] = {}
+    writes: dict[str, LoanWrite] = {}
     overdue: set[str] = set()
     evicted: list[Pod] = []
     for node in cluster.nodes.values():
@@ -243,7 +242,7 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
             overdue.add(node.name)
         if _is_late(node, cluster, now_s):
             evicted += (pod for pod in cluster.guests.get(node.name, ()) if not pod.terminating)
-    nodes: dict[str, Standing] = {}
+    nodes: dict[str, LentNode] = {}
     pools: dict[str, Pool] = {}
     counts: Counter[tuple[str, str]] = Counter()
     pending: dict[tuple[str, str], int] = {}
@@ -258,7 +257,7 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     for node in cluster.nodes.values():
         stage, pool = stage_of(node), node.loan.pool if node.loan is not None else node.pool
         if node.name not in nodes and stage != "recalled" and (stage == "loaned" or node.pool in cluster.pools):
-            nodes[node.name] = Standing(pool, "busy", _settings(node, cluster).accelerator_speed)
+            nodes[node.name] = LentNode(pool, "busy", _settings(node, cluster).accelerator_speed)
         if stage in ("recalled", "loaned"):
             counts[pool, stage] += 1
         elif node.name in nodes:
@@ -271,7 +270,7 @@ def lending(cluster: Cluster, now_s: float) -> Lending:
     )
 
 
-def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: Cluster) -> tuple[Write, ...]:
+def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: LendingInput) -> tuple[LoanWrite, ...]:
     """What to write for the loans of a plan. A node on which no job is goes back at once."""
     mended = {write.seen.name for write in found.writes}
     writes = []
@@ -281,53 +280,53 @@ def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: Cluster) -> tu
             continue
         why = str(loan.reason)
         if loan.action == "borrow":
-            writes.append(Write(node, "loaned", True, standing.pool, why))
+            writes.append(LoanWrite(node, "loaned", True, standing.pool, why))
         elif cluster.holds_jobs(loan.node):
-            writes.append(Write(node, "recalled", True, standing.pool, why))
+            writes.append(LoanWrite(node, "recalled", True, standing.pool, why))
         else:
-            writes.append(Write(node, "returned", False, standing.pool, why))
+            writes.append(LoanWrite(node, "returned", False, standing.pool, why))
     return tuple(writes)
 
 
-def stage_of(node: Node) -> Stage | None:
+def stage_of(node: KubeNode) -> Stage | None:
     """The stage of a loan, as the node's annotation has it."""
     return node.loan.stage if node.loan is not None else None
 
 
-def _stuck(node: Node, cluster: Cluster, now_s: float) -> bool:
+def _stuck(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
     """Whether jobs are still on a node that its pool has back: they did not go in time, and may never."""
     return not node.tainted and cluster.holds_jobs(node.name) and _is_late(node, cluster, now_s)
 
 
-def _is_late(node: Node, cluster: Cluster, now_s: float) -> bool:
+def _is_late(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
     """Whether jobs had all the time that they have to leave a node."""
     return stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s
 
 
-def _age_s(node: Node, now_s: float) -> float:
+def _age_s(node: KubeNode, now_s: float) -> float:
     return node.loan.age_s(now_s) if node.loan is not None else 0.0
 
 
-def _settings(node: Node, cluster: Cluster) -> PoolSettings:
+def _settings(node: KubeNode, cluster: LendingInput) -> PoolSettings:
     return cluster.pools.get(node.loan.pool if node.loan is not None else node.pool, _NO_SETTINGS)
 
 
-def _mended(node: Node, cluster: Cluster, now_s: float) -> Write | None:
+def _mended(node: KubeNode, cluster: LendingInput, now_s: float) -> LoanWrite | None:
     """What a node needs whatever the plan says: a recall that nobody else asks for, or the end of one."""
     stage = stage_of(node)
     pool = node.loan.pool if node.loan is not None else node.pool
     if stage == "recalled":
         assert node.loan is not None
         if not cluster.holds_jobs(node.name):
-            return Write(node, "returned", False, pool, node.loan.why)
+            return LoanWrite(node, "returned", False, pool, node.loan.why)
         if node.tainted and _is_late(node, cluster, now_s):
-            return Write(node, "recalled", False, pool, node.loan.why, late=True)
+            return LoanWrite(node, "recalled", False, pool, node.loan.why, late=True)
         return None
     why = _trouble(node, stage, cluster)
-    return Write(node, "recalled", node.tainted, pool, why) if why else None
+    return LoanWrite(node, "recalled", node.tainted, pool, why) if why else None
 
 
-def _trouble(node: Node, stage: Stage | None, cluster: Cluster) -> str:
+def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
     """Why a node must be given back, or be cleared of jobs, that nobody has recalled; empty where all is well."""
     if stage == "loaned":
         assert node.loan is not None
@@ -349,8 +348,8 @@ def _trouble(node: Node, stage: Stage | None, cluster: Cluster) -> str:
 
 
 def _pool(
-    pool: str, cluster: Cluster, waiting: Iterable[PendingPod], writes: Mapping[str, Write], now_s: float
-) -> tuple[dict[str, Standing], Pool, Needed]:
+    pool: str, cluster: LendingInput, waiting: Iterable[PendingPod], writes: Mapping[str, LoanWrite], now_s: float
+) -> tuple[dict[str, LentNode], Pool, NeededNodes]:
     """One pool's nodes, its demand, and where its pending pods fit."""
     settings = cluster.pools[pool]
     served: dict[str, list[int]] = {}
@@ -365,10 +364,10 @@ def _pool(
                 occupied.add(pod.node)
                 if pod.namespace in settings.namespaces:
                     serving.add(pod.node)
-    own: list[Node] = []
-    coming: list[Node] = []
-    late: list[Node] = []
-    lent: list[Node] = []
+    own: list[KubeNode] = []
+    coming: list[KubeNode] = []
+    late: list[KubeNode] = []
+    lent: list[KubeNode] = []
     for node in cluster.nodes.values():
         if node.pool != pool or not node.usable:
             continue
@@ -380,7 +379,7 @@ def _pool(
             own.append(node)
     lent.sort(key=lambda node: (cluster.holds_jobs(node.name), node.name))
 
-    def bin_of(node: Node, taken: Resources = NOTHING) -> Bin:
+    def bin_of(node: KubeNode, taken: Resources = NOTHING) -> Bin:
         room = node.allocatable.minus(Resources(*served.get(node.name, NOTHING))).minus(taken).positive()
         return Bin(node.name, {**node.labels, NAME_FIELD: node.name}, tuple(without_loaned(node.taints)), room)
 
@@ -409,10 +408,10 @@ def _pool(
     spare = max(0, spare) if cluster.may_lend and not wanted else 0
     named, speed = found.named | (serving & asked), settings.accelerator_speed
     ready = {node.name for node in offered} if spare else set[str]()
-    standing: dict[str, Standing] = {
-        node.name: Standing(pool, "offered" if node.name in ready else "busy", speed) for node in own
+    standing: dict[str, LentNode] = {
+        node.name: LentNode(pool, "offered" if node.name in ready else "busy", speed) for node in own
     }
-    standing |= {node.name: Standing(pool, "reclaiming" if node.name in named else "loaned", speed) for node in lent}
+    standing |= {node.name: LentNode(pool, "reclaiming" if node.name in named else "loaned", speed) for node in lent}
     return standing, Pool(wanted, spare), found
 
 
@@ -420,7 +419,7 @@ def _pool(
 
 
 @dataclass(frozen=True, slots=True)
-class StopOverdue:
+class ReclaimTimeout:
     """The profile's own Lend, and after it the stops. A stop asks for a checkpoint first, and has a deadline of its own
     (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with pods on
     these nodes, also of those that are to go on elsewhere and only prepare to."""

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable,
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from elastic_tfjob.controller.objects.job import Key
+from elastic_tfjob.controller.model.job import Key
 
-__all__ = ["Budget", "Isolated", "LeftOut", "without_offenders"]
+__all__ = ["Isolated", "Quarantine", "SearchBudget", "bisect_failing_jobs"]
 
 # A job that was left out is looked at again after so long, then after twice as long, and so on.
 _ASIDE_S: Final = 30.0
@@ -16,18 +16,18 @@ _MAX_ASIDE_S: Final = 3600.0
 
 
 @dataclass(slots=True)
-class _Aside:
+class _Quarantined:
     """Until when a job is left out (monotonic seconds). It is kept for a while after, for `delay_s` to grow."""
 
     delay_s: float
     until: float
 
 
-class LeftOut:
+class Quarantine:
     """The jobs that nothing is decided for."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, _Aside] = {}
+        self._jobs: dict[Key, _Quarantined] = {}
         self._suspected: dict[str, float] = {}
         """Until when namespaces are that had a job which made the core fail (monotonic seconds)."""
 
@@ -39,7 +39,7 @@ class LeftOut:
         """Leave a job out for a while; longer, if it is not the first time."""
         known = self._jobs.get(key)
         delay_s = _ASIDE_S if known is None else min(2 * known.delay_s, _MAX_ASIDE_S)
-        self._jobs[key] = _Aside(delay_s, time.monotonic() + delay_s)
+        self._jobs[key] = _Quarantined(delay_s, time.monotonic() + delay_s)
 
     def suspect(self, namespace: str) -> None:
         """Look at what changes in a namespace by itself for a while, since one of its jobs made the core fail."""
@@ -98,7 +98,7 @@ class Isolated(Generic[K, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SearchBudget:
     """How many attempts a search may make, and for how many seconds it may begin new ones: at least for a few times as
     long as its longest attempt. Halves take half as long, so that one offender at least is found in that time."""
 
@@ -152,10 +152,10 @@ class _Group(Generic[T, K]):
         return first, second
 
 
-async def without_offenders(
+async def bisect_failing_jobs(
     groups: Sequence[Mapping[T, Sequence[K]]],
     attempt: Callable[[Collection[K]], Awaitable[R]],
-    budget: Budget,
+    budget: SearchBudget,
 ) -> Isolated[K, R]:
     """The result of `attempt` for as many jobs as it can bear. Each group has jobs by tenant, the least suspected group
     first, and first in it whoever is to be tried first.

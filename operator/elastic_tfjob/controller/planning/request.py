@@ -10,12 +10,12 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.api.words import count_in_words
 from elastic_tfjob.controller.job.checkpoint_place import place_of
 from elastic_tfjob.controller.job.inject import injected, is_adapted, requests_with, resources_of
-from elastic_tfjob.controller.objects.affinity import constraints_of
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources, Injection
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.quantities import cpu_of, has_pod_level_resources
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.affinity import constraints_of
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources, Injection
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.quantities import cpu_of, has_pod_level_resources
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Constraints, Resources
@@ -93,7 +93,7 @@ class JobRequest:
         ]
 
 
-def annotated(job: Job) -> bool:
+def annotated(job: TFJob) -> bool:
     """Whether the user wrote any of our annotations."""
     return any(
         name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS for name in job.annotations
@@ -101,7 +101,7 @@ def annotated(job: Job) -> bool:
 
 
 def terms(
-    job: Job,
+    job: TFJob,
     before: JobRequest | None = None,
     injection: Injection | None = None,
     configured: ContainerResources = DEFAULT_RESOURCES,
@@ -155,7 +155,7 @@ def _without_templates(spec: TFJobSpec) -> TFJobSpec:
 
 
 def promised(
-    found: JobRequest, target: Target | None, state: State | None, *, started: bool
+    found: JobRequest, target: Target | None, state: StoredState | None, *, started: bool
 ) -> tuple[Mapping[str, int], bool]:
     """The replicas that a job has or shall get, and whether it is on its way there."""
     if target is None:
@@ -169,7 +169,7 @@ def promised(
     return target.replicas, state.rescaling or coming(found, target, state)
 
 
-def coming(found: JobRequest, target: Target, state: State) -> bool:
+def coming(found: JobRequest, target: Target, state: StoredState) -> bool:
     """Whether a job is to go from its state to a target of a newer generation. One with the same replicas and nodes is
     taken over as it is."""
     if target.generation <= state.generation or state.phase == "Waiting":
@@ -180,7 +180,7 @@ def coming(found: JobRequest, target: Target, state: State) -> bool:
     return found.elastic or (found.stoppable and not target.replicas)
 
 
-def refused_target(target: Target, state: State) -> bool:
+def refused_target(target: Target, state: StoredState) -> bool:
     """Whether the job keeps the size of its state instead of its target's: it has given that up, or has returned from
     it to the size before, under a newer generation."""
     refused = state.refused.generation if state.refused is not None else -1
@@ -191,7 +191,7 @@ def refused_target(target: Target, state: State) -> bool:
     )
 
 
-def decided(target: Target | None, state: State | None) -> Mapping[str, int]:
+def decided(target: Target | None, state: StoredState | None) -> Mapping[str, int]:
     """The spec's replicas that the job's size follows from: those before an edit, until the job has what that asks
     for. Empty: it has no size yet."""
     if target is not None:
@@ -200,7 +200,7 @@ def decided(target: Target | None, state: State | None) -> Mapping[str, int]:
 
 
 def asked_for(
-    found: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int]
+    found: JobRequest, target: Target | None, state: StoredState | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
     """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
     job that has a size already (which holds until the job has that size)."""

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from elastic_tfjob.controller.objects.cluster import Node
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.cluster import KubeNode
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, Role, by_task
 from elastic_tfjob.controller.planning.request import JobRequest, promised, refused_target
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["REFUSED", "Occupied", "Owing", "Promises", "occupied", "owing", "promises", "since"]
+__all__ = ["REFUSED", "Occupied", "OverdueRelease", "Reservations", "occupied", "owing", "promises", "since"]
 
 # So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
 _GIVE_UP_S: Final = 60.0
@@ -30,7 +30,7 @@ Parts = list[tuple[str, Resources]]
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class Reservations:
     """What a job has been promised. `on_its_way`: it goes to another size, or to other nodes. `pods` are all of its
     bound pods by role, `kept` those that it keeps. `placement` has the node of every replica, `awaited` those promised
     to replicas that are not bound yet, of which one is gone where `lost`; `room` is kept for what is still to come.
@@ -64,7 +64,7 @@ class Promises:
         return bool(self.awaited) and not (self.lost or self.on_its_way)
 
 
-class Owing(NamedTuple):
+class OverdueRelease(NamedTuple):
     """What pods hold, by role, beyond what the job has been promised, once nobody expects them to give it up.
     `since_s`: since when (Unix time) they hold more, or a job that is to stop has not left; None: neither. `lasts_s`:
     for how long."""
@@ -96,13 +96,13 @@ class _Seat(NamedTuple):
 def promises(
     request: JobRequest,
     target: Target | None,
-    state: State | None,
+    state: StoredState | None,
     pods: Mapping[Role, Pod],
     *,
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, KubeNode],
     unfit: Mapping[Pair, str],
     cordoned: Collection[str],
-) -> Promises:
+) -> Reservations:
     """`pods` are those of the job that are bound, by type and index."""
     size, on_its_way = promised(request, target, state, started=bool(pods))
     by_role = by_task(pods, state)
@@ -139,7 +139,7 @@ def promises(
     if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
         size, placement, awaited, room, cpu = {}, {}, {}, [], {}
     left = {pod.node for pod in by_role.values()}
-    return Promises(
+    return Reservations(
         request.requests,
         size,
         on_its_way,
@@ -156,7 +156,7 @@ def promises(
 
 
 def _seat(
-    pod: Pod | None, wanted: str, nodes: Mapping[str, Node], *, stays: bool, on_its_way: bool, why: str | None
+    pod: Pod | None, wanted: str, nodes: Mapping[str, KubeNode], *, stays: bool, on_its_way: bool, why: str | None
 ) -> _Seat:
     """Of a replica whose target says node `wanted` (empty: none); `why` are kube-scheduler's words against that."""
     if pod is None:
@@ -168,7 +168,7 @@ def _seat(
     return _Seat(pod.node, wanted if moves else "")
 
 
-def owing(promise: Promises, before_s: float | None, now_s: float) -> Owing:
+def owing(promise: Reservations, before_s: float | None, now_s: float) -> OverdueRelease:
     """`before_s`: since when pods owed something when that was looked at last, under the same target."""
     owed = {
         role: over
@@ -177,10 +177,10 @@ def owing(promise: Promises, before_s: float | None, now_s: float) -> Owing:
     }
     since_s = since(bool(owed) or promise.stops, before_s, now_s)
     lasts_s = now_s - since_s if since_s is not None else 0.0
-    return Owing(owed if lasts_s >= _GIVE_UP_S else {}, since_s, lasts_s)
+    return OverdueRelease(owed if lasts_s >= _GIVE_UP_S else {}, since_s, lasts_s)
 
 
-def occupied(promise: Promises, owes: Owing, active: Iterable[Pod]) -> Occupied:
+def occupied(promise: Reservations, owes: OverdueRelease, active: Iterable[Pod]) -> Occupied:
     """What all `active` pods of the job's name take, whosever they are."""
     taken = [(pod.node, pod.requests.minus(owes.owed.get(role, NOTHING))) for role, pod in promise.kept.items()]
     counted = {pod.uid for pod in promise.kept.values()}
@@ -201,7 +201,11 @@ def since(holds: bool, before_s: float | None, now_s: float) -> float | None:
 
 
 def _promised_cpu(
-    request: JobRequest, target: Target | None, state: State | None, size: Mapping[str, int], nodes: Mapping[str, Node]
+    request: JobRequest,
+    target: Target | None,
+    state: StoredState | None,
+    size: Mapping[str, int],
+    nodes: Mapping[str, KubeNode],
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from elastic_tfjob.controller.objects.affinity import NAME_FIELD
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, without_loaned
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, ContainerResources
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.core_job import Pair, Unfit, active, judge, verdict_due_s
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
-from elastic_tfjob.controller.planning.lending import NOTHING_LENT, Cluster, Lending, StopOverdue, lending
+from elastic_tfjob.controller.model.affinity import NAME_FIELD
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, without_loaned
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes, active, judge, verdict_due_s
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.lending import NOTHING_LENT, Lending, LendingInput, ReclaimTimeout, lending
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.core import schedule
@@ -28,15 +28,14 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.speed.history import History
 
-__all__ = ["FailedPromises", "assemble"]
-
+__all__ = ["ReservationFailures", "assemble"]
 
 # -- All jobs and nodes as one Snapshot --------------------------------------------------------------------------------
 
 
 def assemble(
-    scheduled: Iterable[ScheduledJob],
-    nodes: Mapping[str, Node],
+    scheduled: Iterable[JobView],
+    nodes: Mapping[str, KubeNode],
     foreign: Iterable[ForeignPod],
     now_s: float,
     previous: core.Snapshot | None = None,
@@ -97,11 +96,11 @@ def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
 class ObservedJob:
     """What the caches hold of one job: all that a ScheduledJob is made from."""
 
-    job: Job | None
+    job: TFJob | None
     pods: tuple[Pod, ...]
     reports: Mapping[str, Report]
-    before: ScheduledJob | None
-    unfit: Mapping[Pair, Unfit]
+    before: JobView | None
+    unfit: Mapping[Pair, RejectedNodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +108,14 @@ class Described:
     """A job's ScheduledJob, what is known of nodes that it cannot have, and in how many seconds there may be more to
     know; and why it is left out, if it is."""
 
-    found: ScheduledJob
-    unfit: Mapping[Pair, Unfit]
+    found: JobView
+    unfit: Mapping[Pair, RejectedNodes]
     again_s: float | None
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRound:
     """What was decided, from what; and for which jobs words for it failed. `lent`: how the nodes of pools stand."""
 
     snapshot: Snapshot
@@ -128,7 +127,7 @@ class Planned:
 
 def describe_all(
     seen: Mapping[Key, ObservedJob],
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, KubeNode],
     now: datetime,
     everything: bool,
     priorities: Mapping[str, int],
@@ -170,30 +169,30 @@ def describe_all(
 
 
 def plan_round(
-    candidates: Mapping[str, ScheduledJob],
-    nodes: Mapping[str, Node],
+    candidates: Mapping[str, JobView],
+    nodes: Mapping[str, KubeNode],
     foreign: Iterable[ForeignPod],
     profile: Profile,
     *,
     now_s: float,
     previous: Snapshot | None,
     history: History,
-    cluster: Cluster | None = None,
-) -> Planned:
+    cluster: LendingInput | None = None,
+) -> PlannedRound:
     """What the profile decides for these jobs, by their keys in the Snapshot, and for which that failed. `cluster`:
     what is known of loans, where there may be any."""
     lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}
-        profile = replace(profile, lend=StopOverdue(profile.lend, lent.overdue, frozenset(leaving)))
+        profile = replace(profile, lend=ReclaimTimeout(profile.lend, lent.overdue, frozenset(leaving)))
     plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}
     decided = {name: found for name, found in candidates.items() if found.job is not None}
-    return Planned(snapshot, decide(plan, decided, failed.__setitem__), failed, plan, lent)
+    return PlannedRound(snapshot, decide(plan, decided, failed.__setitem__), failed, plan, lent)
 
 
-def _leaving(found: ScheduledJob, nodes: Collection[str]) -> bool:
+def _leaving(found: JobView, nodes: Collection[str]) -> bool:
     """Whether a job has pods on these nodes that nothing has told to end yet: one that is past its preparation leaves
     at once, and a stop would come after that."""
     goes = found.state is not None and found.state.phase not in ("Stable", "Preparing")
@@ -212,7 +211,7 @@ _MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Hope:
+class _Reservation:
     """What is asked of a look: whether it is a promise that failed, or one that nobody has moved into yet."""
 
     uid: str
@@ -220,7 +219,7 @@ class _Hope:
     open: bool
 
 
-class FailedPromises:
+class ReservationFailures:
     """How many promises to each namespace's jobs failed lately. Times are in seconds of one clock."""
 
     def __init__(self) -> None:
@@ -246,7 +245,7 @@ class FailedPromises:
         others = {name for name in {*before, *self._told} if before.get(name) != self._told.get(name)}
         return {key for key in keys if key[0] in others} if others else set()
 
-    def follow(self, key: Key, before: ScheduledJob | None, found: ScheduledJob | None, now_s: float) -> None:
+    def follow(self, key: Key, before: JobView | None, found: JobView | None, now_s: float) -> None:
         """A look at a job; None: there is no such job (any more)."""
         was, is_ = _hope(before), _hope(found)
         same = was is not None and is_ is not None and was.uid == is_.uid
@@ -257,20 +256,20 @@ class FailedPromises:
             self._at.setdefault(key[0], deque(maxlen=_MOST)).append(now_s)
 
 
-def _hope(found: ScheduledJob | None) -> _Hope | None:
+def _hope(found: JobView | None) -> _Reservation | None:
     if found is None or found.source is None:
         return None
     awaits = found.awaited_since_s is not None
     promised = found.job is not None and awaits and not found.bound and any(found.awaited.values())
-    return _Hope(found.source.uid, found.job is None and awaits, promised)
+    return _Reservation(found.source.uid, found.job is None and awaits, promised)
 
 
-def _goes_on(found: ScheduledJob | None) -> bool:
+def _goes_on(found: JobView | None) -> bool:
     """Whether a job is still there and decided for, or is aside as its promise failed."""
     return found is not None and (found.job is not None or found.awaited_since_s is not None)
 
 
-def _came(found: ScheduledJob | None) -> bool:
+def _came(found: JobView | None) -> bool:
     """Whether pods had a node after all: they have it yet, or the job has succeeded meanwhile."""
     if found is None:
         return False

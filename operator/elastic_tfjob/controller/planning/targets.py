@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final, cast
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, bytes_of
-from elastic_tfjob.controller.objects.target import Target
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, bytes_of
+from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Role
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import asked_for, decided, promised, refused_target
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
@@ -26,7 +26,7 @@ from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
 
-# The annotation's name, and that of the job's uid with it.
+# The annotation's name, and the job's uid in it.
 _BESIDE_BYTES: Final = 256
 
 
@@ -35,7 +35,7 @@ def _raise(_: str, error: Exception) -> None:
 
 
 def decide(
-    plan: Plan, candidates: Mapping[str, ScheduledJob], left_out: Callable[[str, Exception], None] = _raise
+    plan: Plan, candidates: Mapping[str, JobView], left_out: Callable[[str, Exception], None] = _raise
 ) -> dict[str, Target]:
     """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
     and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
@@ -90,19 +90,19 @@ def decide(
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
 
 
-def _remembering(target: Target, scheduled: ScheduledJob, memory: Memory | None) -> Target:
+def _remembering(target: Target, scheduled: JobView, memory: Memory | None) -> Target:
     """The target with what is to be remembered of the job; None: what was."""
     if memory is None:
         memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
     return target if target.memory == memory else replace(target, memory=memory)
 
 
-def _stoppable(scheduled: ScheduledJob) -> bool:
+def _stoppable(scheduled: JobView) -> bool:
     """Whether the job can go on later from where it was."""
     return scheduled.terms is not None and scheduled.terms.stoppable
 
 
-def decide_fixed(scheduled: ScheduledJob) -> Target | None:
+def decide_fixed(scheduled: JobView) -> Target | None:
     """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
     from us, or it still waits for a start that another profile owes it."""
     terms, target, state = scheduled.terms, scheduled.target, scheduled.state
@@ -125,7 +125,7 @@ def decide_fixed(scheduled: ScheduledJob) -> Target | None:
     return _remembering(new, scheduled, None)
 
 
-def released(scheduled: ScheduledJob, profile: str) -> Target | None:
+def released(scheduled: JobView, profile: str) -> Target | None:
     """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
     spec was edited since; None for others."""
     if scheduled.terms is None or scheduled.terms.spec.run_policy.suspend:
@@ -133,14 +133,14 @@ def released(scheduled: ScheduledJob, profile: str) -> Target | None:
     return _started(scheduled, profile) or _edited(scheduled, profile)
 
 
-def _started(scheduled: ScheduledJob, profile: str) -> Target | None:
+def _started(scheduled: JobView, profile: str) -> Target | None:
     """The declared size, where the job waits."""
     target, state = scheduled.target, scheduled.state
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
     return _as_declared(scheduled, profile) if waits else None
 
 
-def _edited(scheduled: ScheduledJob, profile: str) -> Target | None:
+def _edited(scheduled: JobView, profile: str) -> Target | None:
     """The declared size, where the replicas of the spec are others than those that the job has its size from."""
     assert scheduled.terms is not None
     seen = decided(scheduled.target, scheduled.state)
@@ -150,7 +150,7 @@ def _edited(scheduled: ScheduledJob, profile: str) -> Target | None:
     return made if _differs(made, scheduled.target) else None
 
 
-def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
+def _as_declared(scheduled: JobView, profile: str) -> Target:
     assert scheduled.terms is not None
     declared, target = scheduled.terms.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
@@ -160,7 +160,7 @@ def _as_declared(scheduled: ScheduledJob, profile: str) -> Target:
     return _remembering(new, scheduled, None)
 
 
-def suspended(scheduled: ScheduledJob) -> Target | None:
+def suspended(scheduled: JobView) -> Target | None:
     """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
     terms, target = scheduled.terms, scheduled.target
     if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
@@ -170,7 +170,7 @@ def suspended(scheduled: ScheduledJob) -> Target | None:
     return _remembering(_waits(scheduled, Reason("suspended")), scheduled, None)
 
 
-def _needed(scheduled: ScheduledJob, change: core.Target) -> dict[str, Resources]:
+def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]:
     """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
     assert scheduled.job is not None
     spec, needed = scheduled.job.spec, dict[str, Resources]()
@@ -199,14 +199,14 @@ def _needed(scheduled: ScheduledJob, change: core.Target) -> dict[str, Resources
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
 
 
-def _promised_there(scheduled: ScheduledJob, name: str, index: int, node: str) -> bool:
+def _promised_there(scheduled: JobView, name: str, index: int, node: str) -> bool:
     """Whether a replica of a lost node has room on this one already."""
     assert scheduled.job is not None
     names = scheduled.job.placement.get(name, ())
     return index < len(names) and names[index] == node
 
 
-def _millicores(change: core.Target, name: str) -> tuple[int, ...]:
+def _millicores(change: core.Assignment, name: str) -> tuple[int, ...]:
     return tuple(cast("Iterable[int]", change.cpu.get(name, ())))
 
 
@@ -216,7 +216,7 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
             yield (name, index), node
 
 
-def _holds(scheduled: ScheduledJob, change: core.Target, expects: Rate | None = None) -> Target:
+def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
     assert scheduled.job is not None
     assert scheduled.terms is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
@@ -243,7 +243,7 @@ def _holds(scheduled: ScheduledJob, change: core.Target, expects: Rate | None = 
     )
 
 
-def _with_nodes(reason: Reason, scheduled: ScheduledJob) -> Reason:
+def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
     """Of lost nodes, which are cordoned and which kube-scheduler refuses: a replica that finds no other node keeps the
     one it cannot have, which may become free."""
     gone = reason.facts.get("gone")
@@ -255,12 +255,12 @@ def _with_nodes(reason: Reason, scheduled: ScheduledJob) -> Reason:
     return added(reason, kube_scheduler=scheduled.refused) if scheduled.refused else reason
 
 
-def _waits(scheduled: ScheduledJob, why: Why) -> Target:
+def _waits(scheduled: JobView, why: Why) -> Target:
     assert scheduled.terms is not None
     return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared)
 
 
-def _kept(scheduled: ScheduledJob) -> Target | None:
+def _kept(scheduled: JobView) -> Target | None:
     """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
     assert scheduled.job is not None
     assert scheduled.terms is not None
@@ -269,13 +269,13 @@ def _kept(scheduled: ScheduledJob) -> Target | None:
         return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
     if scheduled.job.phase == "rescaling" and scheduled.state is not None and scheduled.state.rescaling:
         return None
-    change = core.Target(scheduled.job.placement, Reason("profile-begins"))
+    change = core.Assignment(scheduled.job.placement, Reason("profile-begins"))
     return replace(
         _holds(scheduled, change), generation=scheduled.state.generation if scheduled.state is not None else 0
     )
 
 
-def _declared(scheduled: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[str, int]:
+def _declared(scheduled: JobView, replicas: Mapping[str, int]) -> Mapping[str, int]:
     """The spec's replicas, once the job has the size that an edit of them asks for. Until then those before the edit:
     a size that cannot be had yet is asked for again."""
     assert scheduled.terms is not None
@@ -284,7 +284,7 @@ def _declared(scheduled: ScheduledJob, replicas: Mapping[str, int]) -> Mapping[s
     return scheduled.terms.declared if followed else decided(scheduled.target, scheduled.state)
 
 
-def _has(scheduled: ScheduledJob, size: Mapping[str, int]) -> bool:
+def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:
     """Whether a job runs with so many replicas, and is on its way to no other size; one that waits begins with them."""
     state = scheduled.state
     if state is None or not state.replicas:
@@ -292,14 +292,14 @@ def _has(scheduled: ScheduledJob, size: Mapping[str, int]) -> bool:
     return state.phase == "Stable" and all(state.replicas.get(name, 0) == count for name, count in size.items())
 
 
-def _moves(scheduled: ScheduledJob, role: Role, node: str) -> bool:
+def _moves(scheduled: JobView, role: Role, node: str) -> bool:
     """Whether a replica runs on another node, and can go to this one while it does: not from one that is lost."""
     assert scheduled.job is not None
     there = scheduled.bound.get(role, node)
     return there != node and node not in (ANY_NODE, "") and there not in scheduled.lost and scheduled.job.spec.movable
 
 
-def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: bool = False) -> int:
+def _generation(scheduled: JobView, replicas: Mapping[str, int], *, moves: bool = False) -> int:
     """One more where the size changes or replicas that run go to other nodes, and where the job has left its target
     for the size of its state, which may be newer; the first start is generation 0 however long the job waited for it.
     """
@@ -316,7 +316,7 @@ def _generation(scheduled: ScheduledJob, replicas: Mapping[str, int], *, moves: 
     return last + 1 if has_run and (left or moves or dict(size) != dict(replicas)) else last
 
 
-def _fitting(target: Target, scheduled: ScheduledJob) -> Target:
+def _fitting(target: Target, scheduled: JobView) -> Target:
     """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
     the job never start. What has no nodes is no move either."""
     if not target.nodes or scheduled.source is None:  # most are of jobs that wait: those are not measured

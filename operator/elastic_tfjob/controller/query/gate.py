@@ -18,7 +18,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from elastic_tfjob.controller.kube.errors import ApiError
-from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.model.settings import QueryLimits
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
 __all__ = [

@@ -18,11 +18,11 @@ from aiohttp import web
 
 from elastic_tfjob.api.reading import cut
 from elastic_tfjob.controller.kube.supervise import excerpt, listening, trace
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import Configuration
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.planning.request import JobRequest
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Room
 from elastic_tfjob.controller.query.rows import openapi
@@ -45,11 +45,11 @@ from elastic_tfjob.controller.query.rows.listing import (
     node_rows,
     page,
 )
-from elastic_tfjob.controller.query.rows.question import Question, Taken
+from elastic_tfjob.controller.query.rows.question import ClusterCopy, Question
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
 from elastic_tfjob.controller.query.streams import Streams
-from elastic_tfjob.controller.query.what_if import MAX_BODY, Foreseeing
+from elastic_tfjob.controller.query.what_if_process import MAX_BODY, WhatIfWorker
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.rules import Order
@@ -136,7 +136,7 @@ class Index:
 
     def __init__(
         self,
-        jobs: Cache[Job],
+        jobs: Cache[TFJob],
         configuration: Callable[[], Configuration],
         priorities: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -192,7 +192,7 @@ class Index:
             self._drop_all_but(jobs)
         self._changes = changes
 
-    def _drop_all_but(self, jobs: Iterable[Job]) -> None:
+    def _drop_all_but(self, jobs: Iterable[TFJob]) -> None:
         there = {job.uid: job.key for job in jobs}
         self._known = {uid: known for uid, known in self._known.items() if uid in there}
         self._by_key = {key: uid for uid, key in there.items()}
@@ -206,7 +206,7 @@ class Index:
         self._order = build(since[0].profile, since[0].parameters).order
         self._known = {uid: known for uid, known in self._known.items() if known.row.state != "Waiting"}
 
-    def _read(self, job: Job, before: JobRequest | None) -> _Known:
+    def _read(self, job: TFJob, before: JobRequest | None) -> _Known:
         seen = see(job, before)
         row, place = job_row(seen), None
         if row.state == "Waiting" and self._order is not None and self._since is not None:
@@ -245,9 +245,9 @@ class Source:
     """What the operator has in memory. `missing` says in words what is not read yet, or nothing; `reports` is None
     while this replica asks no pods; `history` is what finished jobs taught, as far as this replica knows it."""
 
-    jobs: Cache[Job]
+    jobs: Cache[TFJob]
     pods: Cache[Pod]
-    nodes: Cache[Node]
+    nodes: Cache[KubeNode]
     foreign: Cache[ForeignPod]
     configuration: Callable[[], Configuration]
     priorities: Callable[[], Mapping[str, int]]
@@ -255,10 +255,10 @@ class Source:
     history: Callable[[], History]
     missing: Callable[[], str]
 
-    def taken(self, now: datetime) -> Taken:
+    def taken(self, now: datetime) -> ClusterCopy:
         """All of it as it is at this moment."""
         jobs, reports = tuple(self.jobs), self.reports()
-        return Taken(
+        return ClusterCopy(
             now,
             jobs,
             tuple(self.pods),
@@ -297,7 +297,7 @@ class QueryServer:
         self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
         self._counting = asyncio.Lock()
         self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
-        self._foreseeing = Foreseeing()
+        self._foreseeing = WhatIfWorker()
         self._streams = Streams(lambda: source.configuration().query, self._version, _problem)
 
     def serve(self, address: str) -> AbstractAsyncContextManager[None]:
@@ -392,11 +392,11 @@ class QueryServer:
         Listing.parse(request.query.items(), ())
         return _json(self._document)
 
-    async def _list_jobs(self, asked: _Question) -> openapi.Jobs:
+    async def _list_jobs(self, asked: _Question) -> openapi.JobList:
         found, listing = await self._page(asked), asked.listing
-        return openapi.Jobs(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
+        return openapi.JobList(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
 
-    async def _list_forecasts(self, asked: _Question) -> openapi.Forecasts:
+    async def _list_forecasts(self, asked: _Question) -> openapi.ForecastList:
         found, listing = await self._page(asked), asked.listing
         items = []
         async with asked.turn:
@@ -405,7 +405,7 @@ class QueryServer:
                     seen = see(job)
                     items.append(forecast_row(seen, job_row(seen)))
                 await asyncio.sleep(0)
-        return openapi.Forecasts(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
+        return openapi.ForecastList(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
 
     async def _page(self, asked: _Question) -> Page[JobRow]:
         listing = asked.listing
@@ -448,13 +448,13 @@ class QueryServer:
                 sizes=sizes(seen),
             )
 
-    async def _list_queue(self, asked: _Question) -> openapi.Queue:
+    async def _list_queue(self, asked: _Question) -> openapi.QueueList:
         listing = asked.listing
         async with asked.turn:
             queue = await self._index.queue()
         _, found = await self._visible(asked.asker, queue, listing.namespace)
         found = [row for row in found if not listing.namespace or row.namespace == listing.namespace]
-        return openapi.Queue(
+        return openapi.QueueList(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
             offset=listing.offset,
@@ -462,7 +462,7 @@ class QueryServer:
             profile=self._source.configuration().profile,
         )
 
-    async def _list_nodes(self, asked: _Question) -> openapi.Nodes:
+    async def _list_nodes(self, asked: _Question) -> openapi.NodeList:
         listing = asked.listing
         await self._gate.nodes(asked.asker)
         async with asked.turn, self._counting:
@@ -473,7 +473,7 @@ class QueryServer:
                 parts = list(source.nodes), list(source.pods), list(source.foreign)
                 found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
                 self._nodes = time.monotonic(), found
-        return openapi.Nodes(
+        return openapi.NodeList(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
             offset=listing.offset,

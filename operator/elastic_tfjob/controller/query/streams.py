@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from elastic_tfjob.controller.objects.settings import QueryLimits
+from elastic_tfjob.controller.model.settings import QueryLimits
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
 

@@ -21,28 +21,28 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, unending
-from elastic_tfjob.controller.objects.cluster import (
+from elastic_tfjob.controller.model.cluster import (
     LOAN_ANNOTATION,
     LOANED_TAINT,
     PENDING,
     ForeignPod,
-    Node,
+    KubeNode,
     NodeLoan,
     PendingPod,
 )
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.pod import GRACE_S, Pod
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.pod import GRACE_S, Pod
+from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.lending import (
     NOTHING_LENT,
-    Cluster,
     Lending,
-    Write,
+    LendingInput,
+    LoanWrite,
     asked_by_plan,
     concerned,
     lending,
@@ -73,8 +73,8 @@ class Loans:
     def __init__(
         self,
         api: ApiClient,
-        nodes: Informer[Node],
-        recorder: Recorder,
+        nodes: Informer[KubeNode],
+        recorder: EventRecorder,
         *,
         wants: Callable[[], Mapping[str, int]],
         owned: Callable[[Pod], bool],
@@ -90,7 +90,7 @@ class Loans:
         self._refused: dict[str, float] = {}
         self._forbidden_until = 0.0
         self._writing: set[str] = set()
-        self._writes: tuple[Write, ...] = ()
+        self._writes: tuple[LoanWrite, ...] = ()
         self._evicted: tuple[Pod, ...] = ()
         self._evict_again: dict[tuple[str, str], float] = {}  # by namespace and name: the pod may be made again
         self._unplaced: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ class Loans:
                 for name in added:
                     await self._pending[name][0].synced.wait()
 
-    def usable(self) -> Iterator[Node]:
+    def usable(self) -> Iterator[KubeNode]:
         """Nodes that jobs may be given, and keep."""
         return (node for node in self._nodes if node.usable and stage_of(node) != "recalled")
 
@@ -139,10 +139,10 @@ class Loans:
         configuration: Configuration,
         foreign: Iterable[ForeignPod],
         pods: Iterable[Pod],
-        candidates: Collection[ScheduledJob],
+        candidates: Collection[JobView],
         *,
         plans: bool = True,
-    ) -> Cluster | None:
+    ) -> LendingInput | None:
         """What a round has to know; None where no node has to do with loans. Grows with all pods, in such a cluster
         only. `plans`: whether a plan can stop jobs."""
         pools = configuration.pools
@@ -169,7 +169,7 @@ class Loans:
                 # Anybody can write the operator's label: whom no job stops, no node waits for.
                 others.setdefault(pod.uid, _stray(pod))
         waiting = [pod for informer, _ in self._pending.values() for pod in informer]
-        return Cluster(
+        return LendingInput(
             dict(sorted(nodes.items())),
             pools,
             tuple(others.values()),
@@ -184,7 +184,7 @@ class Loans:
             configuration.rescale.stop_timeout_s + _HARD_S,
         )
 
-    def decided(self, cluster: Cluster | None, lent: Lending, loans: Iterable[Loan]) -> None:
+    def decided(self, cluster: LendingInput | None, lent: Lending, loans: Iterable[Loan]) -> None:
         """Take what a round decided, to be written by `write`, and show it."""
         self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()
         self._evicted = lent.evicted
@@ -210,7 +210,7 @@ class Loans:
         configuration: Configuration,
         foreign: Iterable[ForeignPod],
         pods: Iterable[Pod],
-        candidates: Collection[ScheduledJob],
+        candidates: Collection[JobView],
     ) -> None:
         """Nothing plans: no node is lent, and those that are go back when their jobs have ended."""
         cluster = self.cluster(configuration, foreign, pods, candidates, plans=False)
@@ -253,7 +253,7 @@ class Loans:
     def _written(self, name: str, _: asyncio.Task[None]) -> None:
         self._writing.discard(name)
 
-    async def _write(self, write: Write) -> None:
+    async def _write(self, write: LoanWrite) -> None:
         """Write one node. Whatever goes wrong, the others are written, and a later round decides anew."""
         result = "failed"
         try:
@@ -279,10 +279,10 @@ class Loans:
             level("loan not written", node=write.seen.name, stage=write.stage, error=excerpt(error))
         metrics.NODE_LOANS.labels(write.pool, write.stage, result).inc()
 
-    async def _store(self, write: Write) -> str:
+    async def _store(self, write: LoanWrite) -> str:
         seen, path = write.seen, f"/api/v1/nodes/{write.seen.name}"
         raw = await self._api.get(path)
-        fresh, now = Node.parse(raw), datetime.now(UTC)
+        fresh, now = KubeNode.parse(raw), datetime.now(UTC)
         if _of_loan(fresh) != _of_loan(seen):
             self._nodes.seen(raw)
             return "changed"
@@ -295,7 +295,7 @@ class Loans:
         return "ok"
 
 
-def patch_of(write: Write, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def patch_of(write: LoanWrite, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """The merge patch that makes of a node, as the API server has it, what is to be. Of its taints all others stay as
     they are. The server refuses it where the node has changed."""
     loan = write.seen.loan
@@ -320,7 +320,7 @@ def _stray(pod: Pod) -> ForeignPod:
     return ForeignPod(pod.namespace, pod.name, pod.uid, pod.version, pod.node, pod.requests)
 
 
-def _stays(guest: Pod, found: ScheduledJob | None) -> bool:
+def _stays(guest: Pod, found: JobView | None) -> bool:
     """Whether no plan can stop a guest's job, as it is not loanable any more; one that has ended, was deleted or is
     suspended goes by itself."""
     source = found.source if found is not None else None
@@ -333,12 +333,12 @@ def _stays(guest: Pod, found: ScheduledJob | None) -> bool:
     return not source.status().finished
 
 
-def _of_loan(node: Node) -> tuple[object, ...]:
+def _of_loan(node: KubeNode) -> tuple[object, ...]:
     """What a decision about a loan goes by."""
     return node.uid, node.loan, node.tainted, node.pool, node.usable, node.cordoned
 
 
-def _told(write: Write, now_s: float) -> Event:
+def _told(write: LoanWrite, now_s: float) -> Event:
     pool, why = write.pool, write.why
     if write.late:
         return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it all the same")
@@ -351,7 +351,7 @@ def _told(write: Write, now_s: float) -> Event:
     return Event("Normal", "NodeReturned", f"Pool {pool} has it back, {took}: {why}")
 
 
-def _promised(candidates: Iterable[ScheduledJob], nodes: Collection[str]) -> frozenset[str]:
+def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozenset[str]:
     """Nodes that loanable jobs of the profile hold, or shall hold by what is stored of them."""
     promised: set[str] = set()
     for candidate in candidates:

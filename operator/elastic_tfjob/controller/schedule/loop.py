@@ -20,32 +20,32 @@ import structlog
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.configuration import Memory
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.configuration import LearnedHistory
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.startup import on_volume
 from elastic_tfjob.controller.kube.supervise import excerpt, unending
-from elastic_tfjob.controller.objects.cluster import ACTIVE_AND_BOUND, ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.settings import FIXED, Configuration
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.core_job import Pair, Unfit
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, set_aside
-from elastic_tfjob.controller.planning.quarantine import Budget, LeftOut, without_offenders
+from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.settings import FIXED, Configuration
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes
+from elastic_tfjob.controller.planning.job_view import JobView, set_aside
+from elastic_tfjob.controller.planning.quarantine import Quarantine, SearchBudget, bisect_failing_jobs
 from elastic_tfjob.controller.planning.round import (
     Described,
-    FailedPromises,
     ObservedJob,
-    Planned,
+    PlannedRound,
+    ReservationFailures,
     describe_all,
     plan_round,
 )
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
+from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.controller.schedule.loans import Loans
-from elastic_tfjob.controller.schedule.notices import Notices
 from elastic_tfjob.controller.schedule.writers import TargetWriter
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S, Profile, Reads
@@ -53,8 +53,7 @@ from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
-__all__ = ["Jobs", "LiveProfile", "Scheduler", "Searched", "pause", "plan_with_search"]
-
+__all__ = ["Jobs", "ProfileReload", "Scheduler", "Searched", "pause", "plan_with_search"]
 
 # -- When the next scheduling round begins -----------------------------------------------------------------------------
 
@@ -85,7 +84,7 @@ WAIT_S: Final = 1.0
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
-class LiveProfile:
+class ProfileReload:
     """`follow` before a round, then `of` in it."""
 
     def __init__(self) -> None:
@@ -156,23 +155,23 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 # One plan for all jobs; where the core fails, for all but the jobs that make it fail, which are searched for.
 
-Jobs = Mapping[str, tuple[Key, ScheduledJob]]
+Jobs = Mapping[str, tuple[Key, JobView]]
 """All jobs by their names in the core."""
 
 # What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
-_SEARCH: Final = Budget(tries=2000, seconds=6.0)
+_SEARCH: Final = SearchBudget(tries=2000, seconds=6.0)
 
 
 class Searched(NamedTuple):
     """A plan, with the error of each job that it leaves out, and those that there was no time to try."""
 
-    planned: Planned
+    planned: PlannedRound
     failed: dict[Key, Exception]
     untried: set[Key]
 
 
 async def plan_with_search(
-    plan: Callable[[Mapping[str, ScheduledJob], Snapshot | None], Planned],
+    plan: Callable[[Mapping[str, JobView], Snapshot | None], PlannedRound],
     jobs: Jobs,
     tried: Collection[Key],
     *,
@@ -185,17 +184,17 @@ async def plan_with_search(
     they have. Where it fails, the search looks last at those that it bore in the last round, which have not `changed`.
     Jobs in doubt are not even asked for with the others before they are tried by themselves. Of the jobs of one
     namespace those in `first` come first. Computes in a thread."""
-    aside: dict[str, ScheduledJob] = {}
+    aside: dict[str, JobView] = {}
 
-    def of(chosen: set[Key], evolved: Snapshot | None) -> Planned:
-        considered: dict[str, ScheduledJob] = {}
+    def of(chosen: set[Key], evolved: Snapshot | None) -> PlannedRound:
+        considered: dict[str, JobView] = {}
         for name, (key, found) in jobs.items():
             if key not in chosen and name not in aside:
                 aside[name] = set_aside(found)
             considered[name] = found if key in chosen else aside[name]
         return plan(considered, evolved)
 
-    async def attempt(keys: Collection[Key]) -> Planned:
+    async def attempt(keys: Collection[Key]) -> PlannedRound:
         """From the last round where most jobs are asked for. Where that fails, the next is from scratch."""
         nonlocal previous
         if 2 * len(keys) <= len(tried):
@@ -214,7 +213,7 @@ async def plan_with_search(
     known = [key for key in tried if key not in changed and key not in doubtful]
     new = [key for key in tried if key in changed and key not in doubtful]
     groups = [_by_namespace(keys, first=first) for keys in (known, new, doubtful)]
-    isolated = await without_offenders(groups, attempt, _SEARCH)
+    isolated = await bisect_failing_jobs(groups, attempt, _SEARCH)
     if isolated.offenders or isolated.untried:
         log.warning("jobs make the core fail", offenders=len(isolated.offenders), untried=len(isolated.untried))
         if doubtful:  # else it is counted already
@@ -244,15 +243,15 @@ class Scheduler:
     def __init__(
         self,
         api: ApiClient,
-        jobs: Informer[Job],
+        jobs: Informer[TFJob],
         pods: Informer[Pod],
         *,
         reports: Reports,
-        recorder: Recorder,
+        recorder: EventRecorder,
         configuration: Callable[[], Configuration],
         namespace: str = "",
         priorities: Callable[[], Mapping[str, int]] = dict,
-        memory: Memory | None = None,
+        memory: LearnedHistory | None = None,
         wants: Callable[[], Mapping[str, int]] = dict,
         experience: str = "",
         barred: Callable[[], frozenset[str]] = frozenset,
@@ -262,8 +261,8 @@ class Scheduler:
         self._reports = reports
         self._configuration = configuration
         self._priorities = priorities
-        self._memory = memory if memory is not None else Memory()
-        self._nodes = Informer(api, "/api/v1/nodes", Node.parse, lambda _: None, touched=self._cluster_touched)
+        self._memory = memory if memory is not None else LearnedHistory()
+        self._nodes = Informer(api, "/api/v1/nodes", KubeNode.parse, lambda _: None, touched=self._cluster_touched)
         # An operator that keeps to one namespace sees the TFJobs of others as anybody's pods.
         self._by_uid = bool(namespace)
         selector = "" if namespace else f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
@@ -279,21 +278,21 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._runs = False
         self._dirty: set[Key] = set()
-        self._candidates: dict[Key, ScheduledJob] = {}
+        self._candidates: dict[Key, JobView] = {}
         self._managed: set[Key] = set()
         self._snapshot: Snapshot | None = None
-        self._profile = LiveProfile()
+        self._profile = ProfileReload()
         self._experience = ExperienceLog(experience)
         self._all_at = 0.0
         # What a ScheduledJob is made from beside its job: the nodes' capacities and the priority classes.
         self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
         # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
         self._passing: set[Key] = set()
-        self._barred, self._failed = barred, FailedPromises()
-        self._left_out = LeftOut()
+        self._barred, self._failed = barred, ReservationFailures()
+        self._left_out = Quarantine()
         # What the core bore in the last round; and what its search had no time to try: that is tried by itself first.
         self._borne, self._untried = set[Key](), set[Key]()
-        self._unfit: dict[Key, Mapping[Pair, Unfit]] = {}
+        self._unfit: dict[Key, Mapping[Pair, RejectedNodes]] = {}
         self._writer = TargetWriter(
             api,
             jobs,
@@ -303,7 +302,7 @@ class Scheduler:
             leave_out=self._leave_out,
         )
         # What jobs are told, and the plan of the present round that it goes by.
-        self._notices = Notices(api, jobs, recorder)
+        self._notices = JobEvents(api, jobs, recorder)
         self.forecast: Final = self._notices.forecast
         self._loans = Loans(api, self._nodes, recorder, wants=wants, owned=self._owned, touched=lambda _: self.wake())
         self._made: Plan | None = None
@@ -311,7 +310,7 @@ class Scheduler:
         self._epoch = 0
 
     @property
-    def nodes(self) -> Informer[Node]:
+    def nodes(self) -> Informer[KubeNode]:
         """The nodes, which are read once a profile decides, or somebody else runs this informer."""
         return self._nodes
 
@@ -520,7 +519,7 @@ class Scheduler:
     def _owned(self, pod: Pod) -> bool:
         return any(job.uid == pod.owner for job in self._jobs.of_job(pod.key))
 
-    def _decided(self) -> Iterator[ScheduledJob]:
+    def _decided(self) -> Iterator[JobView]:
         return (self._candidates[key] for key in self._managed)
 
     def _leave_out(self, key: Key, error: BaseException) -> None:
@@ -546,7 +545,7 @@ class Scheduler:
         all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
         epoch = self._epoch
 
-        def plan(considered: Mapping[str, ScheduledJob], evolved: Snapshot | None) -> Planned:
+        def plan(considered: Mapping[str, JobView], evolved: Snapshot | None) -> PlannedRound:
             return plan_round(
                 considered,
                 nodes,

@@ -14,15 +14,13 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer, jobs_path
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt
-from elastic_tfjob.controller.objects.annotations import TARGET_ANNOTATION, claim
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.outcomes import EXPECTS_ANNOTATION
-from elastic_tfjob.controller.objects.status import parse_time
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.status import parse_time
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.planning.job_view import JobView
 
-__all__ = ["AnnotationWriter", "Failure", "TargetWriter", "Write", "in_turn"]
-
+__all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "in_turn"]
 
 # -- Annotations of jobs as the scheduling loop writes them ------------------------------------------------------------
 # One patch each, beside later rounds where that takes long.
@@ -36,16 +34,16 @@ _WRITE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class AnnotationWrite:
     """Annotations for a job; None takes one away. `versioned`: only if nobody has changed the job since it was read."""
 
-    job: Job
+    job: TFJob
     annotations: Mapping[str, str | None]
     versioned: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WriteFailure:
     """Why a write was not stored. `conflict`: the job has changed since it was read, or is another one; `gone`: there
     is none; `refused`: asking again will not help; `failed`: it may help; `bug`: something of ours is wrong."""
 
@@ -53,7 +51,7 @@ class Failure:
     error: BaseException
 
 
-Ended = Callable[[Failure | None], None]
+Ended = Callable[[WriteFailure | None], None]
 """Is told how a write ended; None: it is stored."""
 
 
@@ -79,7 +77,7 @@ class AnnotationWriter:
         return key in self._writing
 
     def begin(
-        self, write: Write, ended: Ended, group: asyncio.TaskGroup, freed: Callable[[], None] = lambda: None
+        self, write: AnnotationWrite, ended: Ended, group: asyncio.TaskGroup, freed: Callable[[], None] = lambda: None
     ) -> "asyncio.Task[None]":
         """Write in `group`. `ended` is told how that ended; an error of its own is a `bug`, too. `freed` is called when
         the job's next write may begin. Whatever goes wrong touches no other job."""
@@ -95,15 +93,15 @@ class AnnotationWriter:
         task.add_done_callback(done)
         return task
 
-    async def _write(self, write: Write, ended: Ended) -> None:
+    async def _write(self, write: AnnotationWrite, ended: Ended) -> None:
         try:
             ended(await self._store(write))
         except (Exception, asyncio.CancelledError) as error:
             if cancels(error):
                 raise
-            ended(Failure("bug", error))
+            ended(WriteFailure("bug", error))
 
-    async def _store(self, write: Write) -> Failure | None:
+    async def _store(self, write: AnnotationWrite) -> WriteFailure | None:
         job = write.job
         version = {"resourceVersion": str(job.version)} if write.versioned else {}
         body = {"metadata": {"uid": job.uid, **version, "annotations": dict(write.annotations)}}
@@ -112,13 +110,13 @@ class AnnotationWriter:
                 answer = await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body)
             self._seen(answer)
         except Conflict as error:
-            return Failure("conflict", error)
+            return WriteFailure("conflict", error)
         except NotFound as error:
-            return Failure("gone", error)
+            return WriteFailure("gone", error)
         except Invalid as error:
-            return Failure("refused", error)
+            return WriteFailure("refused", error)
         except (ApiError, TimeoutError) as error:
-            return Failure("failed", error)
+            return WriteFailure("failed", error)
         return None
 
 
@@ -149,9 +147,9 @@ class TargetWriter:
     def __init__(
         self,
         api: ApiClient,
-        jobs: Informer[Job],
+        jobs: Informer[TFJob],
         *,
-        known: Callable[[Key], ScheduledJob | None],
+        known: Callable[[Key], JobView | None],
         touched: Callable[[Key], None],
         later: Callable[[Key], None],
         leave_out: Callable[[Key, BaseException], None],
@@ -191,7 +189,7 @@ class TargetWriter:
             self._overtaken.discard(key)
             self._touched(key)
 
-    def note_refusal(self, key: Key, found: ScheduledJob) -> None:
+    def note_refusal(self, key: Key, found: JobView) -> None:
         """Remember a size that the job could not get, so that it is not tried again at once."""
         target, state = found.target, found.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
@@ -221,18 +219,15 @@ class TargetWriter:
             self._reasoned_at[key] = now
         return True
 
-    def _make(self, key: Key, target: Target, now: float) -> Write | None:
+    def _make(self, key: Key, target: Target, now: float) -> AnnotationWrite | None:
         """What to store; None: it is too early for it."""
         scheduled = self._known(key)
         job = scheduled.source if scheduled is not None else None
         if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
             return None
-        written = {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}
-        if job.annotations.get(EXPECTS_ANNOTATION) != target.expects_json:
-            written[EXPECTS_ANNOTATION] = target.expects_json
-        return Write(job, written, versioned=True)
+        return AnnotationWrite(job, {TARGET_ANNOTATION: target.to_json(job.uid)}, versioned=True)
 
-    def _ended(self, key: Key, target: Target, failure: Failure | None) -> None:
+    def _ended(self, key: Key, target: Target, failure: WriteFailure | None) -> None:
         where = {"namespace": key[0], "job": key[1]}
         if failure is None:
             metrics.TARGETS.labels("ok").inc()

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.core import CostParameters, Seconds, Stages, needs
 from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.orders import AgedShortestFirst, Fifo
 from elastic_tfjob.scheduling.places import Apart, PlaceName
-from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import FreeCapacity
@@ -27,8 +27,8 @@ from elastic_tfjob.scheduling.snapshot import (
     JobSpec,
     Node,
     Placement,
+    PlacementKey,
     ReplicaGroup,
-    Shape,
     Snapshot,
     counts_of,
 )
@@ -37,8 +37,8 @@ from elastic_tfjob.scheduling.steps.sizes import ChangeCosts, largest, movable
 
 __all__ = [
     "ArylParameters",
+    "FlexibleReplicas",
     "Item",
-    "Tails",
     "TwoPhases",
     "admit",
     "allot",
@@ -47,7 +47,6 @@ __all__ = [
     "left_s",
     "tails_view",
 ]
-
 
 # -- How many flexible replicas each job gets: the multiple-choice knapsack of Aryl's second phase ---------------------
 
@@ -104,7 +103,7 @@ def corners(points: Sequence[Item]) -> list[int]:
 # -- Flexible replicas: those beyond a job's minimum, which leave without a stop ---------------------------------------
 
 
-class Tails:
+class FlexibleReplicas:
     """A view: per node what flexible replicas hold there, by job; and the elastic jobs that run, by shape.
 
     A round has it follow what it changes (`hold`), and takes that back when it is over (`restore`).
@@ -115,7 +114,7 @@ class Tails:
         """By node and key."""
         self.total: dict[str, Resources] = {}
         """By node, of all jobs."""
-        self.elastic: dict[Shape, dict[str, None]] = {}
+        self.elastic: dict[PlacementKey, dict[str, None]] = {}
         """Keys of the jobs that run and may have another size, by shape."""
         self._of: dict[str, Placement] = {}
         self._changed: dict[str, Job] = {}
@@ -185,8 +184,8 @@ class Tails:
                     self.total.pop(name, None)
 
 
-def tails_view(snapshot: Snapshot) -> Tails:
-    return Tails(snapshot.jobs.values())
+def tails_view(snapshot: Snapshot) -> FlexibleReplicas:
+    return FlexibleReplicas(snapshot.jobs.values())
 
 
 # -- Aryl's second phase: what base demands leave goes to flexible replicas, where they save most time -----------------
@@ -194,7 +193,7 @@ def tails_view(snapshot: Snapshot) -> Tails:
 DAY_S: Final = 86400.0
 
 
-def grow(round_: Round, tails: Tails, costs: ChangeCosts) -> None:
+def grow(round_: Round, tails: FlexibleReplicas, costs: ChangeCosts) -> None:
     """Workers beyond what jobs hold, for those whose size may change now. Nobody gives any up here: what a running job
     has it keeps until somebody waits for it, so that sizes do not follow the clock."""
     place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
@@ -222,7 +221,7 @@ def grow(round_: Round, tails: Tails, costs: ChangeCosts) -> None:
             progress = progress or bool(tried)
 
 
-def give_back(round_: Round, tails: Tails, donors: Set[str]) -> None:
+def give_back(round_: Round, tails: FlexibleReplicas, donors: Set[str]) -> None:
     """Let those that made room keep what is not needed, where it was: a replica stays on its node, or leaves."""
     for key in sorted(donors):
         job, target = round_.job(key), round_.changes.get(key)
@@ -272,7 +271,7 @@ def _uses_accelerators(job: Job) -> bool:
     return group is not None and group.request.accelerators > 0
 
 
-def _that_find_room(round_: Round, place: Apart, tails: Tails) -> Iterator[Job]:
+def _that_find_room(round_: Round, place: Apart, tails: FlexibleReplicas) -> Iterator[Job]:
     """The jobs whose size may change, and for which some node that they may grow onto holds one worker more; by key."""
     room, holds = round_.room, _HoldsOne(round_.room)
     alike = ((round_.job(next(iter(keys))).spec, keys) for keys in tails.elastic.values())
@@ -342,7 +341,7 @@ def left_s(job: Job, held: Counts, now: float) -> float:
 # -- Aryl's first phase: base demands in order, on what is free and on what flexible replicas give up ------------------
 
 
-def admit(round_: Round, tails: Tails, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
+def admit(round_: Round, tails: FlexibleReplicas, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
     """Start waiting jobs, first to serve first: with `shrinks` with their minimum, and one that finds no room gets that
     of flexible replicas; else with their declared size. Without `backfill` the first that finds none holds back all
     behind it; with it only one that has waited too long does, if the cluster could hold it at all. Gives the keys of
@@ -369,7 +368,7 @@ def admit(round_: Round, tails: Tails, costs: ChangeCosts, *, backfill: bool, sh
     return donors
 
 
-def _make_room(round_: Round, tails: Tails, job: Job, costs: ChangeCosts) -> set[str]:
+def _make_room(round_: Round, tails: FlexibleReplicas, job: Job, costs: ChangeCosts) -> set[str]:
     """Start a job on room that flexible replicas give up: of one kind of nodes, and as few of them as can be. Gives the
     keys of those that shrank; none where that is of no use."""
     spec, room = job.spec, round_.room
@@ -381,7 +380,7 @@ def _make_room(round_: Round, tails: Tails, job: Job, costs: ChangeCosts) -> set
         nodes = _to_clear(round_, tails, job, group, allowed=where[group.type], costs=costs)
         if not nodes:
             continue
-        mark, before = room.mark(), dict[str, Target | None]()
+        mark, before = room.mark(), dict[str, Assignment | None]()
         reason = Reason("makes-room", {"job": job.key, "waits_s": round_.now - job.since_s})
         for name in nodes:
             for key in sorted(tails.on.get(name, ())):
@@ -401,7 +400,13 @@ def _make_room(round_: Round, tails: Tails, job: Job, costs: ChangeCosts) -> set
 
 
 def _to_clear(
-    round_: Round, tails: Tails, job: Job, group: ReplicaGroup, *, allowed: frozenset[int] | None, costs: ChangeCosts
+    round_: Round,
+    tails: FlexibleReplicas,
+    job: Job,
+    group: ReplicaGroup,
+    *,
+    allowed: frozenset[int] | None,
+    costs: ChangeCosts,
 ) -> list[str]:
     """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
     of them would not do. Those first that give most replicas room for the least that leaves."""

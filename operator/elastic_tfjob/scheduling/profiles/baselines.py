@@ -152,7 +152,7 @@ class LasParameters(ProfileParameters):
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class SizeChoices:
     """A job's sizes, the largest first, what each asks for, and of each resource the least that any of them does."""
 
     sizes: Sequence[Counts]
@@ -174,13 +174,13 @@ class GreedyInOrder:
         jobs, free = candidates(round_, OpenJobs, self.sizes_of, self)
         apply_rows(round_, jobs, [*first_that_fit(jobs.known, free)], Reason("earliest-deadline"))
 
-    def sizes_of(self, job: Job, total: Resources) -> Choices:
+    def sizes_of(self, job: Job, total: Resources) -> SizeChoices:
         sizes = sizes_of(job, self.size == "useful")
         wants = [job.spec.demand(counts) for counts in sizes]
-        return Choices(sizes, wants, Resources(*map(min, zip(*wants, strict=True))))
+        return SizeChoices(sizes, wants, Resources(*map(min, zip(*wants, strict=True))))
 
 
-def first_that_fit(choices: Iterable[Choices], free: Resources) -> Iterator[int]:
+def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[int]:
     """One job after the other, the row of its first choice for which there is room beside the jobs before it; 0 where
     there is for none."""
     cpu, memory, accelerators, pods, storage = free

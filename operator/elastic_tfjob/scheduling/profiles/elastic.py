@@ -17,7 +17,7 @@ from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters, EarliestDeadline
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
+from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, JobCase
 from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee_deadlines, probe
 from elastic_tfjob.scheduling.profiles.kips import (
     AS_DECLARED,
@@ -56,9 +56,9 @@ from elastic_tfjob.speed.optimus import OnlineSpeed
 __all__ = [
     "EarliestDeadlineToCome",
     "ElasticProfileParameters",
-    "Planned",
+    "ElasticSettings",
+    "PlannedJobs",
     "Resizing",
-    "Settings",
     "grow_unplanned",
     "leave_ranked",
     "plan",
@@ -66,7 +66,6 @@ __all__ = [
     "restore",
     "told",
 ]
-
 
 # -- Which waiting job first -------------------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ def planned(job: Job, now: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedJobs:
     """Which jobs a round has planned, by their keys; `least`: the least sizes of those that may give what they have
     beyond."""
 
@@ -119,7 +118,7 @@ class Planned:
     least: Mapping[str, Counts] = field(default_factory=dict)
 
 
-def plan(round_: Round, *, settings: DeadlineParameters) -> Planned:
+def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
     """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless with the room of
     those that run more deadlines are met, or fewer jobs have to stop."""
 
@@ -127,41 +126,41 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> Planned:
         """Not one that has gone back from a larger size, and keeps the one that was faster for a while."""
         return told(job) or not job.placement or rested(job, round_)
 
-    outlook = _promised(Outlook(round_, settings, lambda job: planned(job, round_.now) and free(job)))
+    outlook = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
     stops = keep_running(outlook)
     late = any(case.why.code == "deadline-no-room" for case in outlook.cases)
     if outlook.left_out and (stops or late):
         whole = _promised(
-            Outlook(round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job))
+            DeadlineRound(round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job))
         )
         more, fewer = _met(whole, outlook) - _met(outlook, outlook), stops - keep_running(whole)
         if more > 0 or (not more and fewer > 0):
             outlook = whole
     if not outlook.cases and not outlook.unfit:
-        return Planned()
+        return PlannedJobs()
     least = {case.job.key: case.wanted or {} for case in outlook.cases if _by_use(case)}
     keep_size(outlook)
     carry_out(outlook)
-    return Planned(frozenset(case.job.key for case in outlook.cases), least)
+    return PlannedJobs(frozenset(case.job.key for case in outlook.cases), least)
 
 
-def _met(outlook: Outlook, of: Outlook) -> int:
+def _met(outlook: DeadlineRound, of: DeadlineRound) -> int:
     """How many of the jobs of one outlook meet their deadlines by another."""
     keys = {case.job.key for case in of.cases}
     return sum(case.booking is not None for case in outlook.cases if case.job.key in keys)
 
 
-def _by_use(case: Case) -> bool:
+def _by_use(case: JobCase) -> bool:
     return not case.probe and not told(case.job)
 
 
-def _promised(outlook: Outlook) -> Outlook:
+def _promised(outlook: DeadlineRound) -> DeadlineRound:
     probe(outlook)
     guarantee_deadlines(outlook)
     return outlook
 
 
-def keep_running(outlook: Outlook) -> int:
+def keep_running(outlook: DeadlineRound) -> int:
     """A job that runs keeps at least its least size, where deadlines leave room: nobody is stopped for a gain. Returns
     how many are stopped."""
     room, held, stops = outlook.room_now(), NOTHING, 0
@@ -178,7 +177,7 @@ def keep_running(outlook: Outlook) -> int:
     return stops
 
 
-def keep_size(outlook: Outlook) -> None:
+def keep_size(outlook: DeadlineRound) -> None:
     """A job whose speed elsewhere is expected only, not told, keeps the size that it has, or starts at the declared
     one, where there is room. It does not grow for that expectation: it grows by how busy its replicas are."""
     for case in outlook.cases:
@@ -201,7 +200,7 @@ def keep_size(outlook: Outlook) -> None:
         case.most = case.row
 
 
-def _declared(case: Case) -> int:
+def _declared(case: JobCase) -> int:
     """The largest size of the curve up to the declared one."""
     most = sum(case.job.spec.declared.values())
     return max((k for k, size in enumerate(case.curve.sizes, 1) if sum(size.values()) <= most), default=0)
@@ -210,7 +209,7 @@ def _declared(case: Case) -> int:
 # -- The parameters of elastic -----------------------------------------------------------------------------------------
 
 
-class Settings(ElasticParameters):
+class ElasticSettings(ElasticParameters):
     """What may be set; see ElasticProfileParameters."""
 
     place: PlaceName = Field("pack-apart", description="which nodes replicas go to; count looks at totals only")
@@ -255,7 +254,7 @@ class Unplanned(IdleFirst):
     """Who waits gets replicas of jobs that were not planned: what the others have was weighed already. Of these, jobs
     whose speed elsewhere is not told give what they have beyond what their deadline needs."""
 
-    planned = Planned()
+    planned = PlannedJobs()
 
     def gives(self, donor: Job, needed: bool) -> bool:
         weighed = donor.key in self.planned.keys and donor.key not in self.planned.least
@@ -328,7 +327,7 @@ WAITING = (go_back, admit)
 CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow_unplanned, boot, give_back_idle, grant)
 
 
-class ElasticProfileParameters(Settings):
+class ElasticProfileParameters(ElasticSettings):
     """All of them: deadlines, then who gains most; CPU in place, moves, and nodes on loan."""
 
     def stages(self) -> Stages:

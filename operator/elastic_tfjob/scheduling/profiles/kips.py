@@ -35,7 +35,7 @@ from elastic_tfjob.scheduling.steps.cpu_in_place import (
     raise_busy,
 )
 from elastic_tfjob.scheduling.steps.declared_size import lacks
-from elastic_tfjob.scheduling.steps.donors import Taking
+from elastic_tfjob.scheduling.steps.preemption import Preemption
 from elastic_tfjob.scheduling.steps.repair import repair_reason, sharing
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest, movable
 from elastic_tfjob.speed.history import ALIKE, Size
@@ -45,11 +45,10 @@ from elastic_tfjob.speed.prediction import Prediction, size_of
 
 __all__ = ["KipsParameters", "go_back", "rested"]
 
-
 # -- The parameters of kips --------------------------------------------------------------------------------------------
 
 
-class Settings(CostParameters):
+class KipsSettings(CostParameters):
     """What may be set; see KipsParameters."""
 
     place: PlaceName = Field("pack", description="which nodes replicas go to; count looks at totals only")
@@ -77,7 +76,7 @@ class Settings(CostParameters):
         return CpuRule(self.busy, self.idle, self.cpu_growth, self.min_idle)
 
     @model_validator(mode="after")
-    def apart(self) -> "Settings":
+    def apart(self) -> "KipsSettings":
         if self.idle >= self.busy:
             raise ValueError(f"idle, {self.idle:g}, must be below busy, {self.busy:g}")
         return self
@@ -92,7 +91,7 @@ IDLE, SURPLUS, NEEDED = range(3)
 class IdleFirst:
     """Who gives: whoever leaves workers idle, then who has more than declared; who needs them only if that must be."""
 
-    def __init__(self, round_: Round, settings: Settings) -> None:
+    def __init__(self, round_: Round, settings: KipsSettings) -> None:
         self._round = round_
         self._settings = settings
         self._costs = settings.costs
@@ -139,11 +138,11 @@ class IdleFirst:
 class Adjustment(CpuInPlace):
     """`blocked`: the first waiting job that could not start now, but could on an empty cluster."""
 
-    def __init__(self, round_: Round, settings: Settings, donors: IdleFirst | None = None) -> None:
+    def __init__(self, round_: Round, settings: KipsSettings, donors: IdleFirst | None = None) -> None:
         super().__init__(round_, settings.cpu_rule)
         self.settings = settings
         self.costs = settings.costs
-        self.taking = Taking(round_, donors or IdleFirst(round_, settings))
+        self.taking = Preemption(round_, donors or IdleFirst(round_, settings))
         self.blocked = ""
 
     def worth(self, job: Job, saved: float) -> bool:
@@ -479,7 +478,7 @@ STEPS = (
 """In this order, each with what the steps before it left."""
 
 
-class KipsParameters(Settings):
+class KipsParameters(KipsSettings):
     """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
 
     def stages(self) -> Stages:

@@ -20,8 +20,7 @@ from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, JobLoad, cpu_load_view
 from elastic_tfjob.scheduling.steps.declared_size import FixedSize
 
-__all__ = ["Class", "Migrate", "Settings", "SpeconParameters", "Weights", "classify", "take_back"]
-
+__all__ = ["Class", "Migrate", "SpeconParameters", "SpeconSettings", "Weights", "classify", "take_back"]
 
 # -- SpeCon's classes of jobs, from the growth of their loss: progressing, watched, converged --------------------------
 
@@ -119,7 +118,7 @@ def _move(round_: Round, job: Job, source: str, target: str) -> bool:
 # -- The parameters of specon ------------------------------------------------------------------------------------------
 
 
-class Settings(ProfileParameters):
+class SpeconSettings(ProfileParameters):
     """What may be set; see SpeconParameters."""
 
     place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
@@ -176,7 +175,7 @@ class Weights:
     have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is idle.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SpeconSettings) -> None:
         self.settings = settings
 
     def __call__(self, round_: Round) -> None:
@@ -338,7 +337,7 @@ def _stays(round_: Round, job: Job) -> bool:
     return round_.placement(job) == job.placement
 
 
-class SpeconParameters(Settings):
+class SpeconParameters(SpeconSettings):
     """CPU of crowded nodes by remaining work, and moves to idle CPU; or SpeCon as published."""
 
     def stages(self) -> Stages:

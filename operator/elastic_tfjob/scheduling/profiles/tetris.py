@@ -14,7 +14,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import Order
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, ReplicaGroup, Shape
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, PlacementKey, ReplicaGroup
 from elastic_tfjob.scheduling.steps.declared_size import lacks
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Terms, open_jobs, unsized
 from elastic_tfjob.scheduling.steps.sizes import bundle_more, movable
@@ -144,9 +144,9 @@ class Growing(JobQueue):
         return growth_kind(job.spec, job.counts)
 
 
-def growth_kind(spec: JobSpec, counts: Counts) -> Shape:
+def growth_kind(spec: JobSpec, counts: Counts) -> PlacementKey:
     """What jobs have in common whose next bundle is the same, and may go to the same nodes."""
-    return Shape(spec.groups, tuple(counts.items()), spec.constraints)
+    return PlacementKey(spec.groups, tuple(counts.items()), spec.constraints)
 
 
 @lru_cache(maxsize=4096)

@@ -308,7 +308,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CpuPool:
     """CPUs that one replica holds, or that those of one node share: by type, with their index."""
 
     cores: float
@@ -320,14 +320,14 @@ class Pool:
         return sum(held * use.get(type_, 0.0) for type_, k, held in self.replicas if k < counts.get(type_, 0))
 
 
-def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool) -> list[Pool]:
+def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool) -> list[CpuPool]:
     """What replicas share, as usable_cpu() has it."""
     found: dict[tuple[str, ...], list[tuple[str, int, float]]] = {}
     for type_, each in cores_held(groups, placement, cpu).items():
         alone = not (shared and takes_turns(type_))
         for k, (name, held) in enumerate(zip(placement[type_], each, strict=False)):
             found.setdefault((type_, str(k)) if alone else (name,), []).append((type_, k, held))
-    return [Pool(sum(held for _, _, held in replicas), replicas) for replicas in found.values()]
+    return [CpuPool(sum(held for _, _, held in replicas), replicas) for replicas in found.values()]
 
 
 class Boots:
@@ -374,7 +374,7 @@ class Boots:
             self._released[name] = at
         return at
 
-    def _takes_s(self, boot: Boot, where: Iterable[Pool], use: Mapping[str, float]) -> float:
+    def _takes_s(self, boot: Boot, where: Iterable[CpuPool], use: Mapping[str, float]) -> float:
         """Seconds until the slowest process has started, beside one that trains with at most half of the CPU."""
         takes_s, kept = 0.0, counts_of(boot.placement)
         for pool in where:
@@ -384,7 +384,7 @@ class Boots:
             takes_s = max(takes_s, cpu_s / min(spare, most) if spare else inf)
         return takes_s
 
-    def cores(self, boot: Boot, where: Iterable[Pool], use: Mapping[str, float]) -> float:
+    def cores(self, boot: Boot, where: Iterable[CpuPool], use: Mapping[str, float]) -> float:
         """CPUs that the start takes from each replica that trains beside it. With a warm start that is done long before
         the replicas that are added have started, so this is the mean over all that time."""
         if not self._warm:

@@ -7,13 +7,13 @@ from typing import Annotated, Final
 
 from elastic_tfjob.api.reading import MAX_WORD, after, cut
 from elastic_tfjob.api.words import JOB_STATES, JobState
-from elastic_tfjob.controller.objects.job import Job
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.service import Record
-from elastic_tfjob.controller.objects.state import State
-from elastic_tfjob.controller.objects.status import JobStatus, format_time, moment_of
-from elastic_tfjob.controller.objects.target import Target
-from elastic_tfjob.controller.objects.verdict import DeadlineStatus, Verdict, deadline_of
+from elastic_tfjob.controller.model.deadline_status import NoticesSent, Verdict, deadline_of
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import JobStatus, format_time, moment_of
+from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 from elastic_tfjob.scheduling.queue import Entry, entry
@@ -88,16 +88,16 @@ class JobRow:
 class ReadJob:
     """What is read of a job: None where it is not there, or is nonsense, which `problems` then tells."""
 
-    job: Job
+    job: TFJob
     status: JobStatus
     request: JobRequest | None
     target: Target | None
-    state: State | None
-    record: Record
+    state: StoredState | None
+    record: UsageRecord
     problems: tuple[str, ...]
 
 
-def see(job: Job, before: JobRequest | None = None) -> ReadJob:
+def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
     """Read all of a job, whatever is in it; `before` is its request as of an earlier look, reused where it is the
     same."""
     problems: list[str] = []
@@ -113,23 +113,23 @@ def see(job: Job, before: JobRequest | None = None) -> ReadJob:
     except ValueError as error:
         problems.append(str(error))
     try:
-        state = State.of(job.annotations, job.uid, types) if types else None
+        state = StoredState.of(job.annotations, job.uid, types) if types else None
         problems += state.problems if state is not None else ()
     except ValueError as error:
         problems.append(str(error))
-    record = Record.of(job.annotations, job.uid)
+    record = UsageRecord.of(job.annotations, job.uid)
     return ReadJob(job, job.status(), request, target, state, record, tuple(_few(problems)))
 
 
-def job_row(job: Job | ReadJob) -> JobRow:
+def job_row(job: TFJob | ReadJob) -> JobRow:
     """The row. Never raises."""
-    seen = see(job) if isinstance(job, Job) else job
+    seen = see(job) if isinstance(job, TFJob) else job
     job, status, request, state = seen.job, seen.status, seen.request, seen.state
     shown, reason = _state(seen)
     eta = moment_of(state.eta) if state is not None else None
     due_s = deadline_of(job)
     deadline = format_time(after(_EPOCH, max(0.0, due_s))) if due_s is not None else None
-    judged = DeadlineStatus.of(job.annotations, job.uid) if deadline is not None else None
+    judged = NoticesSent.of(job.annotations, job.uid).judged if deadline is not None else None
     if judged is not None and judged.deadline == deadline:
         verdict, slack_s = judged.verdict, judged.slack_s
     else:  # not looked at yet, or that was another deadline
@@ -295,7 +295,7 @@ class QueueRow:
 
 
 def place_in_order(
-    job: Job, order: Order, priorities: Mapping[str, int], now: datetime, *, all_jobs: bool
+    job: TFJob, order: Order, priorities: Mapping[str, int], now: datetime, *, all_jobs: bool
 ) -> Entry | None:
     """What a waiting job is sorted by, smallest first; None: the profile does not decide for it. Entries of the same
     `now` compare. Raises what `scheduled_job` raises."""

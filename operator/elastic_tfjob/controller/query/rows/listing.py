@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from elastic_tfjob.api.reading import describe
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node, NodeLoan, Stage
-from elastic_tfjob.controller.objects.job import Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.reports import Report
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, NodeLoan, Stage
+from elastic_tfjob.controller.model.job import Key
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.query.rows.jobs import JOB_STATES, JobRow
 
 __all__ = [
@@ -229,7 +229,7 @@ class NodeRow:
 
 
 def node_rows(
-    nodes: Iterable[Node],
+    nodes: Iterable[KubeNode],
     pods: Iterable[Pod],
     foreign: Iterable[ForeignPod],
     requested: Callable[[Key, str], int | None],

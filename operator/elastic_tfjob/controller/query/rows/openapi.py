@@ -33,24 +33,23 @@ __all__ = [
     "STREAM",
     "WHAT_IF",
     "Error",
-    "Forecasts",
+    "ForecastList",
     "JobDetail",
-    "Jobs",
-    "Nodes",
+    "JobList",
+    "NodeList",
     "Problem",
-    "Queue",
+    "QueueList",
     "Route",
     "WhatIf",
     "document",
 ]
-
 
 # -- The answers of the query API, as data -----------------------------------------------------------------------------
 # Pure: openapi.py writes the document from these, server.py fills them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs:
+class JobList:
     """A page of jobs."""
 
     items: Annotated[tuple[JobRow, ...], "jobs of this page"]
@@ -74,7 +73,7 @@ class JobDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueList:
     """A page of the queue."""
 
     items: Annotated[tuple[QueueRow, ...], "jobs of this page"]
@@ -85,7 +84,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodeList:
     """A page of nodes."""
 
     items: Annotated[tuple[NodeRow, ...], "nodes of this page, by name"]
@@ -95,7 +94,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecasts:
+class ForecastList:
     """A page of forecasts, of the jobs that `/jobs` gives for the same question."""
 
     items: Annotated[tuple[ForecastRow, ...], "forecasts of this page"]
@@ -188,11 +187,11 @@ class Route:
 
 
 ROUTES: Final = (
-    Route("/jobs", "listJobs", "Jobs, filtered, sorted, a page of them.", Jobs, LISTED),
+    Route("/jobs", "listJobs", "Jobs, filtered, sorted, a page of them.", JobList, LISTED),
     Route("/jobs/{namespace}/{name}", "getJob", "One job with its timeline and forecast.", JobDetail),
-    Route("/queue", "listQueue", "Jobs that wait, first to serve first, and why.", Queue, PAGED),
-    Route("/nodes", "listNodes", "Nodes with the CPU held, lent and used there.", Nodes, PAGED[1:]),
-    Route("/forecasts", "listForecasts", "When jobs are expected to end.", Forecasts, LISTED),
+    Route("/queue", "listQueue", "Jobs that wait, first to serve first, and why.", QueueList, PAGED),
+    Route("/nodes", "listNodes", "Nodes with the CPU held, lent and used there.", NodeList, PAGED[1:]),
+    Route("/forecasts", "listForecasts", "When jobs are expected to end.", ForecastList, LISTED),
 )
 
 _REFUSALS: Final = {

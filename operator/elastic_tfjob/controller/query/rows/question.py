@@ -13,15 +13,15 @@ from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.reading import MAX_WORD, Fields, cut, describe
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.api.words import MAX_ADDED_NODES
-from elastic_tfjob.controller.objects.affinity import NAME_FIELD
-from elastic_tfjob.controller.objects.cluster import ForeignPod, Node
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.pod import Pod
-from elastic_tfjob.controller.objects.quantities import allocatable, quantity
-from elastic_tfjob.controller.objects.reports import Report
-from elastic_tfjob.controller.objects.settings import Configuration
-from elastic_tfjob.controller.objects.status import format_time
-from elastic_tfjob.controller.planning.job_view import ScheduledJob, scheduled_job
+from elastic_tfjob.controller.model.affinity import NAME_FIELD
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.quantities import allocatable, quantity
+from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.status import format_time
+from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.lending import concerned
 from elastic_tfjob.controller.planning.round import ObservedJob, assemble, describe_all
 from elastic_tfjob.controller.query.rows import openapi
@@ -40,11 +40,10 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.simulation.foresee import World, foresee
 from elastic_tfjob.speed.history import History
 
-__all__ = ["FIELDS", "Question", "Taken", "tell"]
+__all__ = ["FIELDS", "ClusterCopy", "Question", "tell"]
 
 """Nodes that somebody may ask to be added."""
 FIELDS: Final = ("job", "add_nodes", "node_cpu", "node_memory", "profile", "namespace")
-_OWN: Final = "elastic-tfjob.kubeflow.org/"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -118,7 +117,7 @@ def _submitted(raw: object) -> Mapping[str, Any]:
     found["annotations"] = {
         name: text
         for name, text in found["annotations"].items()
-        if not name.startswith(_OWN) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
+        if name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     for name in ("name", "namespace"):
         value = metadata.get(name)
@@ -130,13 +129,13 @@ def _submitted(raw: object) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ClusterCopy:
     """What the operator has in memory at one moment. `reports` is empty where this replica asks no pods."""
 
     now: datetime
-    jobs: tuple[Job, ...]
+    jobs: tuple[TFJob, ...]
     pods: tuple[Pod, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[KubeNode, ...]
     foreign: tuple[ForeignPod, ...]
     reports: Mapping[Key, Mapping[str, Report]]
     configuration: Configuration
@@ -145,7 +144,7 @@ class Taken:
 
 
 def tell(
-    taken: Taken, question: Question, cpu_s: float, *, allowed: Collection[str] | None, nodes_shown: bool
+    taken: ClusterCopy, question: Question, cpu_s: float, *, allowed: Collection[str] | None, nodes_shown: bool
 ) -> openapi.WhatIf:
     """Simulate forward without and with the change, for at most `cpu_s` of CPU each. `allowed`: the namespaces whose
     jobs are told one by one (None: all); `nodes_shown`: whether it is told how large an added node is. Raises
@@ -219,7 +218,7 @@ def _with_profile(configuration: Configuration, name: str) -> Configuration:
     return found
 
 
-def _described(taken: Taken, nodes: Mapping[str, Node]) -> dict[Key, ScheduledJob]:
+def _described(taken: ClusterCopy, nodes: Mapping[str, KubeNode]) -> dict[Key, JobView]:
     """Each job as the scheduling loop sees it; what pods without a job take counts, too."""
     pods: dict[Key, list[Pod]] = {}
     for pod in taken.pods:
@@ -242,18 +241,18 @@ def _described(taken: Taken, nodes: Mapping[str, Node]) -> dict[Key, ScheduledJo
 
 def _new(
     question: Question,
-    taken: Taken,
+    taken: ClusterCopy,
     then: Configuration,
-    described: Mapping[Key, ScheduledJob],
-    nodes: Mapping[str, Node],
-) -> ScheduledJob:
+    described: Mapping[Key, JobView],
+    nodes: Mapping[str, KubeNode],
+) -> JobView:
     """The job that is asked about, as it waits. Raises QueryRefused."""
     assert question.job is not None
     if question.key in described:
         raise QueryRefused(409, "there is a TFJob (or pods of one) of this name already", where="job.metadata.name")
     own = {"uid": "what-if", "resourceVersion": "0", "creationTimestamp": format_time(taken.now)}
     try:
-        job = Job.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
+        job = TFJob.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
         job.spec()  # of a job that nobody decides for it is not read below
         found = scheduled_job(
             job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
@@ -267,7 +266,7 @@ def _new(
     return found
 
 
-def _undecided(job: Job, then: Configuration) -> str:
+def _undecided(job: TFJob, then: Configuration) -> str:
     spec = job.spec()
     if spec.run_policy.suspend:
         return "it is suspended" + (f", until Kueue admits it (queue {job.queue})" if job.queue else "")
@@ -278,9 +277,9 @@ def _undecided(job: Job, then: Configuration) -> str:
     return f"its annotation {PREFIX}placement is none"
 
 
-def _added(question: Question, nodes: Mapping[str, Node], foreign: Iterable[ForeignPod]) -> dict[str, core.Node]:
+def _added(question: Question, nodes: Mapping[str, KubeNode], foreign: Iterable[ForeignPod]) -> dict[str, core.Node]:
     """The nodes that are to be added: as said, or as most of those there, with their labels, taints and daemons."""
-    model: Node | None = None
+    model: KubeNode | None = None
     capacity, taken = question.node, NOTHING
     if capacity is None:
         kinds = Counter(node.allocatable for node in nodes.values())

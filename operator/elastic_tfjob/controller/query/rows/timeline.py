@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from elastic_tfjob.api.reading import cut
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.target import Target, words
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.model.target import Target, words
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, counts
 from elastic_tfjob.scheduling.plan import Cause, cause_of
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from elastic_tfjob.api.reading import cut
-from elastic_tfjob.controller.objects.status import moment_of
-from elastic_tfjob.controller.objects.verdict import deadline_of
+from elastic_tfjob.controller.model.deadline_status import deadline_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import JobRequest
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, total_steps
 from elastic_tfjob.scheduling.resources import NOTHING, Resources

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from elastic_tfjob.api.reading import after
-from elastic_tfjob.controller.objects.status import format_time, moment_of
+from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
-from elastic_tfjob.simulation.foresee import Course, Fate
+from elastic_tfjob.simulation.foresee import Fate, ForecastRun
 
 __all__ = [
     "ROWS",
@@ -60,7 +60,7 @@ class WhatIfOthers:
     later_s: Annotated[float, "seconds by which all of them together end later; below 0: earlier"]
 
 
-def what_if_row(job: CoreJob, now: Course, then: Course) -> WhatIfRow:
+def what_if_row(job: CoreJob, now: ForecastRun, then: ForecastRun) -> WhatIfRow:
     """The row of a job, which is new where it is in `then` alone."""
     namespace, _, name = job.key.partition("/")
     before, with_it = now.fates.get(job.key), then.fates[job.key]

@@ -11,9 +11,9 @@ from typing import Final
 from elastic_tfjob.scheduling.core import Stages, needs
 from elastic_tfjob.scheduling.orders import EarliestDeadlineFirst
 from elastic_tfjob.scheduling.profile import Profile, Step
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Outlook, Settings
+from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, DeadlineSettings
 from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee_deadlines, probe
-from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Raises, raise_late
+from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import CpuRaises, cpu_for_late_jobs
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import OrderKey
@@ -34,7 +34,7 @@ from elastic_tfjob.scheduling.steps.repair import sharing
 __all__ = ["DeadlineParameters"]
 
 CPU: Final = "deadline CPU"
-LENDING = (keep_for_leaving, raise_late, give_back_used, raise_busy, boot, give_back_idle, grant)
+LENDING = (keep_for_leaving, cpu_for_late_jobs, give_back_used, raise_busy, boot, give_back_idle, grant)
 """In this order, each with what the steps before it left."""
 
 
@@ -57,7 +57,7 @@ def _in_place(round_: Round) -> CpuInPlace:
     return CpuInPlace(round_, CpuRule())
 
 
-class DeadlineParameters(Settings):
+class DeadlineParameters(DeadlineSettings):
     """Deadlines met with the least resources; the rest by marginal gain."""
 
     def stages(self) -> Stages:
@@ -72,8 +72,8 @@ class DeadlineParameters(Settings):
     def _choose_sizes(self, round_: Round) -> None:
         """CPU in place comes before other sizes, unless a job with an earlier deadline, or one that is to show how fast
         it is, finds no nodes then: room is set aside for those in the totals only."""
-        outlook = Outlook(round_, self)
-        raises = Raises(round_.shared(CPU, lambda: _in_place(round_)), outlook) if self.lend_cpu else None
+        outlook = DeadlineRound(round_, self)
+        raises = CpuRaises(round_.shared(CPU, lambda: _in_place(round_)), outlook) if self.lend_cpu else None
         probe(outlook)
         guarantee_deadlines(outlook, raises)
         promised = [(case, case.wanted or {}) for case in outlook.cases if case.booking is not None or case.probe]
@@ -86,7 +86,7 @@ class DeadlineParameters(Settings):
         round_.undo(mark, {key: before.get(key) for key in round_.changes})
         round_.refusals = refusals
         raises.withdraw_all()
-        outlook = Outlook(round_, self)
+        outlook = DeadlineRound(round_, self)
         probe(outlook)
         guarantee_deadlines(outlook)
         carry_out(outlook)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook
-from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import Raises, Rest
+from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, JobCase
+from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import CpuRaises, SpareCapacity
 from elastic_tfjob.scheduling.reasons import Reason, Why, added
 from elastic_tfjob.scheduling.snapshot import Counts, Job, counts_of
 from elastic_tfjob.scheduling.steps.sizes import apply_sizes
@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.steps.sizes import apply_sizes
 __all__ = ["carry_out", "guarantee_deadlines", "probe"]
 
 
-def probe(outlook: Outlook) -> None:
+def probe(outlook: DeadlineRound) -> None:
     """Jobs of unknown speed get their least size, within a part of the cluster: nothing else tells how fast they are.
     They are expected to be known soon: only the first slot is set aside. One that runs keeps its size."""
     room = outlook.room_now()
@@ -33,15 +33,15 @@ def probe(outlook: Outlook) -> None:
         outlook.timeline.hold(demand, 0.0 if case.job.spec.stoppable else inf)
 
 
-def guarantee_deadlines(outlook: Outlook, raises: Raises | None = None) -> None:
+def guarantee_deadlines(outlook: DeadlineRound, raises: CpuRaises | None = None) -> None:
     """In the order of deadlines each job gets the least that meets its own, as early as there is room; with `raises`,
     CPU in place before another size. Where it does not fit, one with more work that came before it is given up for it
     (Moore, 1968), and tried again last.
 
     Raises nothing: who cannot meet the deadline stays without a booking, with the reason.
     """
-    accepted: list[Case] = []
-    dropped: list[tuple[float, int, Case]] = []
+    accepted: list[JobCase] = []
+    dropped: list[tuple[float, int, JobCase]] = []
     for k, case in enumerate(outlook.cases):
         if case.probe:
             continue
@@ -74,13 +74,13 @@ def guarantee_deadlines(outlook: Outlook, raises: Raises | None = None) -> None:
             case.why = Reason("deadline-met", {"with": case.curve.sizes[case.booking.cap - 1]})
 
 
-def _untimed(case: Case) -> Reason:
+def _untimed(case: JobCase) -> Reason:
     if case.need.by_s == inf:
         return Reason("no-deadline")
     return Reason("unknown-steps" if case.curve.known else "unknown-speed")
 
 
-def _book(outlook: Outlook, case: Case, raises: Raises | None = None) -> bool:
+def _book(outlook: DeadlineRound, case: JobCase, raises: CpuRaises | None = None) -> bool:
     """Whether something can be set aside for it. Where it is late at the size that it has with what it requests: CPU in
     place, if that takes no more of the cluster than another size, which has to start first."""
     timeline, need = outlook.timeline, case.need
@@ -104,7 +104,7 @@ def _book(outlook: Outlook, case: Case, raises: Raises | None = None) -> bool:
     return sized is not None
 
 
-def _exchange(outlook: Outlook, case: Case, accepted: list[Case]) -> tuple[float, Case] | None:
+def _exchange(outlook: DeadlineRound, case: JobCase, accepted: list[JobCase]) -> tuple[float, JobCase] | None:
     """Who was given up for the job, with what that had taken of the cluster, more than the job does: it is booked then,
     in that one's place. None: it does not fit there either."""
     mine, timeline = _area(case), outlook.timeline
@@ -128,7 +128,7 @@ def _exchange(outlook: Outlook, case: Case, accepted: list[Case]) -> tuple[float
     return None
 
 
-def _area(case: Case) -> float:
+def _area(case: JobCase) -> float:
     """Share of the cluster times seconds that the job needs on an empty cluster, at the least size in time."""
     curve, need = case.curve, case.need
     lasts = need.steps(curve)[1:] / curve.rates[1:]
@@ -144,7 +144,7 @@ TRIES: Final = 8
 """So often the rest is shared anew where jobs do not find nodes for what they were to get."""
 
 
-def carry_out(outlook: Outlook) -> None:
+def carry_out(outlook: DeadlineRound) -> None:
     """Share the rest, and place everything. Where a size finds no nodes, the next smaller one that helps is tried.
 
     A job that gets less than it was to leaves room in the totals: all is undone, and shared again without what it did
@@ -159,7 +159,7 @@ def carry_out(outlook: Outlook) -> None:
         return case.curve.sizes[: case.row][::-1]
 
     bases = [case.row for case in cases]
-    rest = Rest(outlook)
+    rest = SpareCapacity(outlook)
     rest.share()
     for k in range(TRIES):
         mark, before = round_.room.mark(), dict(round_.changes)

@@ -21,13 +21,13 @@ from elastic_tfjob.scheduling.profiles.deadline.curves import (
     Increments,
     Way,
 )
-from elastic_tfjob.scheduling.profiles.deadline.outlook import Case, Outlook, settled
+from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, JobCase, settled
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import Claim, CpuInPlace, adjusts, millicores
 from elastic_tfjob.scheduling.steps.sizes import time_left_s
 
-__all__ = ["Raises", "Rest", "raise_late"]
+__all__ = ["CpuRaises", "SpareCapacity", "cpu_for_late_jobs"]
 
 LEAST_S: Final = 1.0
 """A job that is about to end counts as if it had this left."""
@@ -36,7 +36,7 @@ Entry = tuple[float, int, int]
 """(-gain, case, row): the best larger size of a case when it was looked at."""
 
 
-class Rest:
+class SpareCapacity:
     """To the job whose speed, relative to what it has left, gains most for the share of the cluster, size by size.
 
     So short jobs come before long ones, and a second worker before a tenth. The gain grows with the age of the job
@@ -46,7 +46,7 @@ class Rest:
     once, on arrays; from where something is short on, one after the other.
     """
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, outlook: DeadlineRound) -> None:
         self._outlook, self._cases = outlook, outlook.cases
         self._power = outlook.settings.speed_power
         self._bonus = 1 + outlook.settings.keep
@@ -179,7 +179,7 @@ class Rest:
         return None
 
 
-def _way(case: Case, min_gain: float) -> Way:
+def _way(case: JobCase, min_gain: float) -> Way:
     """Where a case may go: beyond what it has only where that pays, and is worth the pause; where a larger size has to
     start first, only if the job ends so much earlier with that."""
     curve, need, current = case.curve, case.need, case.current
@@ -208,7 +208,7 @@ def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
     return falling
 
 
-def _left_s(case: Case, now: float, usual: float) -> float:
+def _left_s(case: JobCase, now: float, usual: float) -> float:
     """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
     run so far."""
     if _told(case):
@@ -217,12 +217,12 @@ def _left_s(case: Case, now: float, usual: float) -> float:
     return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
 
 
-def _told(case: Case) -> bool:
+def _told(case: JobCase) -> bool:
     """Whether it is known how long the job has left."""
     return case.curve.known and case.need.left < inf
 
 
-def _usual_s(cases: list[Case]) -> float:
+def _usual_s(cases: list[JobCase]) -> float:
     """What jobs that are known have left, in the mean."""
     known = [case.need.left / case.curve.plain.rates[1] for case in cases if not case.kept and _told(case)]
     return sum(known) / len(known) if known else LEAST_S
@@ -246,17 +246,17 @@ class Want(NamedTuple):
     steps_per_s: float
 
 
-class Raises:
+class CpuRaises:
     """Running jobs that keep their size, with more CPU. Their curves end there, faster and with that CPU. Jobs whose
     size is not chosen in this round have their turn among the others."""
 
-    def __init__(self, lending: CpuInPlace, outlook: Outlook) -> None:
+    def __init__(self, lending: CpuInPlace, outlook: DeadlineRound) -> None:
         self._lending, self._outlook = lending, outlook
         chosen = {case.job.key for case in outlook.cases}
         self._others = _late(lending, chosen)[::-1]
         self._before: dict[str, Curve] = {}
 
-    def take(self, case: Case) -> bool:
+    def take(self, case: JobCase) -> bool:
         """Whether its nodes have the CPU with which it is in time as it is; that is then set aside there."""
         job, curve, row, outlook = case.job, case.curve, case.current, self._outlook
         believed = row and settled(job, outlook.round.now, outlook.settings.settle_s)
@@ -267,7 +267,7 @@ class Raises:
         case.curve = _ending(curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)), outlook.total)
         return True
 
-    def withdraw(self, case: Case) -> None:
+    def withdraw(self, case: JobCase) -> None:
         """The job may get another size after all."""
         curve = self._before.pop(case.job.key, None)
         if curve is not None:
@@ -279,12 +279,12 @@ class Raises:
         for job in [*self._lending.grants.jobs.values()]:
             self._lending.grants.withdraw(job)
 
-    def came_before(self, case: Case) -> bool:
+    def came_before(self, case: JobCase) -> bool:
         """Whether a job with a later deadline was raised, or any, where it is to show its speed first."""
         raised = [_deadline(job) for job in self._lending.grants.jobs.values()]
         return bool(raised) and (case.probe or _deadline(case.job) < max(raised))
 
-    def take_before(self, case: Case) -> None:
+    def take_before(self, case: JobCase) -> None:
         """Have those with earlier deadlines whose size is not chosen take theirs."""
         while self._others and self._others[-1][0] < _deadline(case.job):
             by_s, key, want = self._others.pop()
@@ -294,7 +294,7 @@ class Raises:
                 self._outlook.timeline.hold(more, by_s - self._outlook.round.now)
 
 
-def raise_late(lending: CpuInPlace) -> None:
+def cpu_for_late_jobs(lending: CpuInPlace) -> None:
     """In the order of deadlines, and before CPU is lent to whoever is busy. A job that would be late all the same is
     left to that, and so is one for which its nodes have too little left."""
     for _, key, want in _late(lending):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, oversized_jobset
-from elastic_tfjob.controller.objects.job import Key, Raw, identity, pack, readable, unpack
+from elastic_tfjob.controller.model.job import Key, Raw, identity, pack, readable, unpack
 
 __all__ = ["JOBSET_KIND", "JOBSET_VERSION", "MANAGER", "JobSet"]
 

@@ -10,10 +10,10 @@ import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_TEXT, MAX_VALUE, MAX_WORD, Fields, cut, describe
-from elastic_tfjob.controller.objects.affinity import constraints_of
-from elastic_tfjob.controller.objects.job import Key, identity, readable
-from elastic_tfjob.controller.objects.quantities import allocatable, requests_of
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.affinity import constraints_of
+from elastic_tfjob.controller.model.job import Key, identity, readable
+from elastic_tfjob.controller.model.quantities import allocatable, requests_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.scheduling.resources import Constraints, Resources, Taint
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "WANT_ANNOTATION",
     "ConfigMap",
     "ForeignPod",
-    "Node",
+    "KubeNode",
     "NodeLoan",
     "OwnObject",
     "PendingPod",
@@ -35,7 +35,6 @@ __all__ = [
     "tainted",
     "without_loaned",
 ]
-
 
 # -- The loan of a node of another pool, as it stands on the node ------------------------------------------------------
 # The admin's label, and the operator's taint and annotation.
@@ -128,7 +127,7 @@ _STAY = frozenset({"DaemonSet", "Node"})
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KubeNode:
     """A node. `usable`: Ready, and not cordoned; `cordoned`: Ready, so that its pods run, and gets no more of them.
     `pool`: what the admin's label says; `loan` and `tainted`: what the operator wrote of its loan."""
 
@@ -147,7 +146,7 @@ class Node:
 
     @classmethod
     @readable
-    def parse(cls, raw: Raw) -> "Node":
+    def parse(cls, raw: Raw) -> "KubeNode":
         """Keep what decisions read of a node as the API sends it."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())

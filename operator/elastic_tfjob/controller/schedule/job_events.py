@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from statistics import median
@@ -16,39 +16,34 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.events import Recorder
+from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
-from elastic_tfjob.controller.objects import job as objects
-from elastic_tfjob.controller.objects.annotations import bytes_of
-from elastic_tfjob.controller.objects.job import Job, Key
-from elastic_tfjob.controller.objects.verdict import (
-    DEADLINE_ANNOTATION,
-    TOLD_ANNOTATION,
+from elastic_tfjob.controller.model import job as objects
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import (
     VERDICTS,
-    DeadlineStatus,
+    NoticesSent,
     Topic,
     Verdict,
     deadline_of,
-    told,
-    told_json,
+    room_for_notices,
 )
+from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
-from elastic_tfjob.controller.planning.job_view import ScheduledJob
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import JobRequest
-from elastic_tfjob.controller.schedule.writers import AnnotationWriter, Failure, Write, in_turn
+from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, in_turn
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Code, Reason
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import RECENT, LossState
 
-__all__ = ["Losses", "Notices", "Verdicts", "unadjusted", "unusable"]
-
+__all__ = ["DeadlineEvents", "JobEvents", "LossEvents", "unadjusted", "unusable"]
 
 # What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by what
 # it has left (nobody knows how much that is, or what it holds cannot be changed).
@@ -61,8 +56,6 @@ PATIENCE_S: Final = 60.0
 # of jobs that report none, and the webhook of one tenant may be slow.
 _AT_ONCE: Final = 100
 _OF_ONE: Final = 20
-# The annotation takes so much at most.
-_BYTES: Final = 256
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
 _FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
@@ -117,24 +110,27 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
     return "loss-absent" if silent and job.steps > 0 and now_s - job.since_s >= PATIENCE_S else None
 
 
-class Losses:
-    """`look` is given each job that is new or has changed, and `tell` called in each round."""
+class LossEvents:
+    """`look` is given each job that is new or has changed, and `tell` called in each round. `writer` is that of the
+    verdicts, too: one write of a job at a time, as they share an annotation."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[objects.Job], recorder: Recorder) -> None:
+    def __init__(self, jobs: Informer[objects.TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        self._writer = AnnotationWriter(api, jobs.seen, "loss")
+        self._writer = writer
+        # Jobs of which a write of this one's is under way.
+        self._writing: set[Key] = set()
         self._due: dict[Key, Topic] = {}
         # By namespace the last turn that it had.
         self._served: dict[str, int] = {}
         self._turns = 0
 
-    def look(self, key: Key, found: ScheduledJob, now_s: float, *, by_loss: bool = True) -> None:
+    def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
         """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
         else by what is left."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
-        known = told(source.annotations, source.uid) if source is not None and topics else frozenset()
+        known = _told(source) if source is not None and topics else frozenset()
         topic = next((topic for topic in topics if topic not in known), None)
         if topic is None or source is None:
             self._due.pop(key, None)
@@ -147,8 +143,8 @@ class Losses:
 
     def tell(self, group: asyncio.TaskGroup) -> None:
         """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
-        under_way = Counter(namespace for namespace, _ in self._writer)
-        free = _AT_ONCE - len(self._writer)
+        under_way = Counter(namespace for namespace, _ in self._writing)
+        free = _AT_ONCE - len(self._writing)
         if free <= 0 or not self._due:
             return
         present = {namespace for namespace, _ in self._due}
@@ -164,16 +160,18 @@ class Losses:
             topic = self._due.pop(key)
             # The job as it is now: it may have been told since the round read it.
             job = self._jobs.one(key)
-            known = told(job.annotations, job.uid) if job is not None else frozenset()
-            if job is None or topic in known or _full(job):
+            if job is None or topic in _told(job) or not room_for_notices(job.annotations):
                 continue
+            sent = NoticesSent.of(job.annotations, job.uid)
+            text = replace(sent, told=sent.told | {topic}).to_json(job.uid)
             # Without its version: nobody else writes this annotation.
-            write = Write(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
-            self._writer.begin(write, partial(self._written, job, topic), group)
+            write = AnnotationWrite(job, {NOTICES_ANNOTATION: text}, versioned=False)
+            self._writing.add(key)
+            self._writer.begin(write, partial(self._written, job, topic), group, partial(self._writing.discard, key))
             under_way[namespace] += 1
             free -= 1
 
-    def _written(self, job: objects.Job, topic: Topic, failure: Failure | None) -> None:
+    def _written(self, job: objects.TFJob, topic: Topic, failure: WriteFailure | None) -> None:
         if failure is None:
             self._recorder.record(job, _event(topic))
         elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
@@ -203,9 +201,8 @@ def _event(topic: Topic) -> Event:
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _full(job: objects.Job) -> bool:
-    """Whether the operator's state needs the room that is left in the job's annotations."""
-    return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES
+def _told(job: objects.TFJob) -> frozenset[Topic]:
+    return NoticesSent.of(job.annotations, job.uid).told
 
 
 # -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
@@ -230,7 +227,7 @@ class _Followed:
     """A job with a deadline (Unix time). `deadline_s` None: its user has taken the deadline away, and what was written
     about it is to go."""
 
-    job: Job
+    job: TFJob
     deadline_s: float | None
     doubt: Doubt | None = None
     verdict: Verdict | None = None
@@ -247,12 +244,12 @@ class _Followed:
         return True
 
 
-class Verdicts:
+class DeadlineEvents:
     """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+    def __init__(self, jobs: Informer[TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
-        self._writer = AnnotationWriter(api, jobs.seen, "deadline")
+        self._writer = writer
         self._recorder = recorder
         self._followed: dict[Key, _Followed] = {}
         self._next_s = 0.0
@@ -260,10 +257,10 @@ class Verdicts:
         self._served: dict[str, int] = {}
         self._looks = 0
 
-    def follow(self, key: Key, job: Job | None) -> None:
+    def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         deadline_s = deadline_of(job) if job is not None and not job.deleting else None
-        if job is None or job.deleting or (deadline_s is None and DEADLINE_ANNOTATION not in job.annotations):
+        if job is None or job.deleting or (deadline_s is None and VERDICT_ANNOTATION not in job.annotations):
             self._followed.pop(key, None)
             return
         known = self._followed.get(key)
@@ -301,8 +298,7 @@ class Verdicts:
         due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
             if each.deadline_s is None:
-                nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
-                due[key] = Judged(annotations=nothing, final=True)
+                due[key] = Judged(annotations=_without_verdict(each.job), final=True)
         begun, postponed = self._take_in(turn, due, group)
         # They come last the next time, and of them first those for which there was no write left.
         looked_at = [*(asked[name][0] for name in failed), *due]
@@ -338,10 +334,10 @@ class Verdicts:
 
     def _begin_write(self, key: Key, each: _Followed, judged: Judged, group: asyncio.TaskGroup) -> None:
         # Without its version: nobody else writes these annotations.
-        write = Write(each.job, judged.annotations, versioned=False)
+        write = AnnotationWrite(each.job, judged.annotations, versioned=False)
         self._writer.begin(write, partial(self._written, key, each, judged), group)
 
-    def _written(self, key: Key, each: _Followed, judged: Judged, failure: Failure | None) -> None:
+    def _written(self, key: Key, each: _Followed, judged: Judged, failure: WriteFailure | None) -> None:
         if failure is not None:
             if failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
                 bug = "bug: " if failure.kind == "bug" else ""
@@ -364,10 +360,16 @@ class Verdicts:
             metrics.DEADLINE_SLACK.labels(name).set(value)
 
 
-def _closed(job: Job) -> bool:
+def _closed(job: TFJob) -> bool:
     """Whether all has been said of a job that has ended."""
-    known = DeadlineStatus.of(job.annotations, job.uid)
+    known = NoticesSent.of(job.annotations, job.uid).judged
     return known is not None and known.verdict in ("met", "missed") and job.status().finished
+
+
+def _without_verdict(job: TFJob) -> dict[str, str | None]:
+    """What to write where a job has no deadline any more."""
+    sent = replace(NoticesSent.of(job.annotations, job.uid), judged=None)
+    return {name: text for name, text in sent.to_annotations(job.uid).items() if job.annotations.get(name) != text}
 
 
 log = structlog.get_logger(__name__)
@@ -378,22 +380,23 @@ _WORDS: Final = 500
 _BELIEVED_S: Final = 3600.0
 
 
-class Notices:
+class JobEvents:
     """`follow` is given each job that is new or has changed, and `look` is called in each round."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[Job], recorder: Recorder) -> None:
+    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
         self._jobs = jobs
         self._recorder = recorder
         # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
         self._kept: dict[Key, tuple[str, set[Code]]] = {}
-        self._verdicts = Verdicts(api, jobs, recorder)
-        self._losses = Losses(api, jobs, recorder)
+        writer = AnnotationWriter(api, jobs.seen, "notices")
+        self._verdicts = DeadlineEvents(jobs, recorder, writer)
+        self._losses = LossEvents(jobs, recorder, writer)
         # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._place_of: dict[Key, tuple[str, str]] = {}
         self._plan: Plan | None = None
 
-    def follow(self, key: Key, job: Job | None) -> None:
+    def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         self._verdicts.follow(key, job)
         if job is None:
@@ -401,7 +404,7 @@ class Notices:
             self._kept.pop(key, None)
             self._leave_place(key)
 
-    def described(self, scheduled: ScheduledJob) -> None:
+    def described(self, scheduled: JobView) -> None:
         """Tell what is known of a job that the profile is to decide for, or has been."""
         if scheduled.source is not None:
             self._take_place(scheduled.source, scheduled.terms)
@@ -414,7 +417,7 @@ class Notices:
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, job: Job, terms: JobRequest | None) -> None:
+    def _take_place(self, job: TFJob, terms: JobRequest | None) -> None:
         """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
         place = terms.place if terms is not None else None
         if place is None or job.deleting:
@@ -442,12 +445,12 @@ class Notices:
             if not there:
                 del self._places[where]
 
-    def by_needs(self, key: Key, found: ScheduledJob, now_s: float, needs: Set[str]) -> None:
+    def by_needs(self, key: Key, found: JobView, now_s: float, needs: Set[str]) -> None:
         """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""
         if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
-    def left_out(self, job: Job, error: BaseException) -> None:
+    def left_out(self, job: TFJob, error: BaseException) -> None:
         """Nothing is decided for a job, as that failed."""
         message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
@@ -469,8 +472,9 @@ class Notices:
         self._plan = plan
         try:
             self._tell_kept(plan.kept if plan is not None else {})
-            self._losses.tell(group)
+            # A job of which a verdict is being written is told the rest in a later round: that can wait.
             await self._verdicts.look(plan, group)
+            self._losses.tell(group)
         except Exception as error:
             log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
 

@@ -6,8 +6,8 @@ from hashlib import blake2b
 from typing import Final, Literal
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.objects.annotations import without_empty
-from elastic_tfjob.controller.objects.target import Mode
+from elastic_tfjob.controller.model.annotations import without_empty
+from elastic_tfjob.controller.model.target import Mode
 
 # The operator's mailbox to a pod. Written also before the operator deletes a running pod, so that whoever looks at the
 # terminating pod later (another replica, the operator after a restart) knows that it did not fail.

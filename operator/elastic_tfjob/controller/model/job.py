@@ -18,7 +18,7 @@ from elastic_tfjob.api.tfjob import (
     TFJobSpec,
     oversized,
 )
-from elastic_tfjob.controller.objects.status import JobStatus, shortened
+from elastic_tfjob.controller.model.status import JobStatus, shortened
 
 # -- How objects of the API are read -----------------------------------------------------------------------------------
 # Only what decisions need of them, so that 10,000 jobs fit in memory.
@@ -127,7 +127,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TFJob:
     """A TFJob. Spec and status stay serialised until a reconcile needs them, a tenth of their size as objects, and
     compressed where they are large. Equal specs are equal bytes.
 
@@ -149,7 +149,7 @@ class Job:
 
     @classmethod
     @readable
-    def parse(cls, raw: Raw) -> "Job":
+    def parse(cls, raw: Raw) -> "TFJob":
         """Keep what decisions read of a TFJob as the API sends it."""
         metadata = raw["metadata"]
         return cls(

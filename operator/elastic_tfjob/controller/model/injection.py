@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from elastic_tfjob.api.reading import MAX_TEXT, MAX_WORD, Fields, cut
-from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
+from elastic_tfjob.controller.model.quantities import is_quantity, quantity
 
 __all__ = ["DEFAULT_RESOURCES", "RESOURCES", "UNCOUNTED", "ContainerResources", "Injection", "read_injection"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
-from elastic_tfjob.controller.objects.job import (
+from elastic_tfjob.controller.model.job import (
     Key,
     Raw,
     controller_uid,
@@ -78,7 +78,7 @@ class PodGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class DisruptionBudget:
     """A PodDisruptionBudget of some TFJob (job/owned.py)."""
 
     namespace: str
@@ -90,7 +90,7 @@ class Budget:
 
     @classmethod
     @readable
-    def parse(cls, raw: Raw) -> "Budget":
+    def parse(cls, raw: Raw) -> "DisruptionBudget":
         """Keep what decisions read; metadata is enough."""
         metadata = raw["metadata"]
         return cls(

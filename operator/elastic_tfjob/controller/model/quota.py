@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from elastic_tfjob.controller.objects.quantities import of_containers, of_running, quantity
+from elastic_tfjob.controller.model.quantities import of_containers, of_running, quantity
 
 __all__ = ["excess"]
 

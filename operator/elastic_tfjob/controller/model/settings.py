@@ -27,9 +27,9 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.words import did_you_mean
-from elastic_tfjob.controller.objects.cluster import POOL_LABEL, POOL_NAME
-from elastic_tfjob.controller.objects.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
-from elastic_tfjob.controller.objects.quantities import is_quantity, quantity
+from elastic_tfjob.controller.model.cluster import POOL_LABEL, POOL_NAME
+from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
+from elastic_tfjob.controller.model.quantities import is_quantity, quantity
 from elastic_tfjob.scheduling.lend import NoLoans
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
 

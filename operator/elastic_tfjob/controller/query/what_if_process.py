@@ -16,9 +16,9 @@ import structlog
 from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.query.gate import Asker, Turns
 from elastic_tfjob.controller.query.rows.listing import BadQuery, QueryRefused
-from elastic_tfjob.controller.query.rows.question import Question, Taken, tell
+from elastic_tfjob.controller.query.rows.question import ClusterCopy, Question, tell
 
-__all__ = ["MAX_BODY", "WALL_S", "Foreseeing"]
+__all__ = ["MAX_BODY", "WALL_S", "WhatIfWorker"]
 
 # Of each of the two courses, without and with the change.
 _CPU_S: Final = 8.0
@@ -65,7 +65,7 @@ WALL_S: Final = 50.0
 """By the clock, for one question: less than the 60 s after which the API server's proxy gives up."""
 
 
-class Foreseeing:
+class WhatIfWorker:
     """Answers questions, one at a time."""
 
     def __init__(self, wall_s: float | None = None) -> None:
@@ -73,7 +73,13 @@ class Foreseeing:
         self._turns = Turns(lambda: _PER_S, 1, _WAITING, "what-if questions")
 
     async def answer(
-        self, asker: Asker, taken: Taken, question: Question, allowed: Collection[str] | None, *, nodes_shown: bool
+        self,
+        asker: Asker,
+        taken: ClusterCopy,
+        question: Question,
+        allowed: Collection[str] | None,
+        *,
+        nodes_shown: bool,
     ) -> bytes:
         """The answer as JSON. Raises QueryRefused."""
         shown = None if allowed is None else frozenset(allowed)
@@ -90,7 +96,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "elastic_tfjob.controller.query.what_if",
+        "elastic_tfjob.controller.query.what_if_process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TROUBLES_TEXT, after, cut
 from elastic_tfjob.api.tfjob import CONTAINER, trains_in
-from elastic_tfjob.controller.objects.affinity import pinned_to
-from elastic_tfjob.controller.objects.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
-from elastic_tfjob.controller.objects.injection import RESOURCES
-from elastic_tfjob.controller.objects.job import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.objects.quantities import NO_CPU, CpuAsked, cpu_of, is_quantity, requests_of
-from elastic_tfjob.controller.objects.status import moment_of
+from elastic_tfjob.controller.model.affinity import pinned_to
+from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
+from elastic_tfjob.controller.model.injection import RESOURCES
+from elastic_tfjob.controller.model.job import Key, Raw, of_replica, readable, short_word
+from elastic_tfjob.controller.model.quantities import NO_CPU, CpuAsked, cpu_of, is_quantity, requests_of
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["OTHER", "REASONS", "Failure", "LastEnd", "failure_of", "last_end", "retried"]
-
+__all__ = ["OTHER", "REASONS", "ContainerFailure", "LastEnd", "failure_of", "last_end", "retried"]
 
 # -- Why a pod failed, in a few words that are known beforehand: labels of a metric must not grow ----------------------
 
@@ -57,7 +56,7 @@ _LAST_WORDS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ContainerFailure:
     """`reason` is one of REASONS or OTHER; `exit_code` is a number from 1 to 255, or empty where no container has one
     (a pod that was evicted before it ran)."""
 
@@ -110,14 +109,14 @@ def _last_words(log: str) -> str:
     return " | ".join(line.strip() for line in lines[-10:])[-_LAST_WORDS:]
 
 
-def failure_of(status: Raw, trains: str = CONTAINER) -> Failure | None:
+def failure_of(status: Raw, trains: str = CONTAINER) -> ContainerFailure | None:
     """Why a pod with this status failed; None where it has not. What is said of the pod goes before what is said of
     its containers: one that is evicted has containers that were killed."""
     if status.get("phase") != "Failed":
         return None
     ended = next(_ended_badly(status, trains), {})
     reason, code = status.get("reason") or ended.get("reason"), ended.get("exitCode")
-    return Failure(
+    return ContainerFailure(
         reason if reason in REASONS else OTHER,
         str(code) if isinstance(code, int) and 0 < code <= _MAX_EXIT_CODE else "",
     )
@@ -210,7 +209,7 @@ class Pod:
     unschedulable_at: str = ""
     unschedulable: str = ""
     not_installed: str = ""
-    failure: Failure | None = None
+    failure: ContainerFailure | None = None
     last_end: LastEnd | None = None
     trains: str = CONTAINER
     trained: str = ""

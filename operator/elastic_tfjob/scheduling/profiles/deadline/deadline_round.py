@@ -20,13 +20,12 @@ from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, unsized, usable_t
 from elastic_tfjob.scheduling.steps.repair import repair_candidates
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts, candidates
 
-__all__ = ["Case", "Outlook", "Settings", "settled"]
-
+__all__ = ["DeadlineRound", "DeadlineSettings", "JobCase", "settled"]
 
 # -- The parameters of deadline ----------------------------------------------------------------------------------------
 
 
-class Settings(ElasticParameters):
+class DeadlineSettings(ElasticParameters):
     """What may be set; see DeadlineParameters."""
 
     place: PlaceName = Field(
@@ -91,7 +90,7 @@ BEST_EFFORT: Final = Reason("best-effort")
 
 
 @dataclass(slots=True)
-class Case:
+class JobCase:
     """One job. `current`: the row of its curve that it has, 0 for nothing or another size. `row`: what it is to get
     now, no larger than `most`. `booking`: what is set aside so that it meets its deadline. `why`: shown with a change,
     or to who waits. `kept`: it stays as it is, at a size that is none of its curve's. `beyond`: what it holds now
@@ -125,11 +124,11 @@ class Case:
         return self.row != self.current or (not self.current and bool(self.job.placement))
 
 
-class Outlook:
+class DeadlineRound:
     """`cases` in the order of deadlines. `total`: what the cluster has; `timeline`: what is free of it, without jobs
     that cannot be changed now, and those that are `left_out`, since `plans` does not take them."""
 
-    def __init__(self, round_: Round, settings: Settings, plans: Callable[[Job], bool] | None = None) -> None:
+    def __init__(self, round_: Round, settings: DeadlineSettings, plans: Callable[[Job], bool] | None = None) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
@@ -137,7 +136,7 @@ class Outlook:
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = usable_total(round_)
         curves = snapshot.view(("deadline curves", settings.sizes), curve_view(settings.sizes))
-        self.cases: list[Case] = []
+        self.cases: list[JobCase] = []
         self.unfit: list[Job] = []
         self.left_out: list[Job] = []
         looked = {True: 0, False: 0}
@@ -170,7 +169,7 @@ class Outlook:
                 ChangeCosts(settings.pause_s, settings.prepare_cpu_s).starting_as_requested_s(job) if current else 0.0
             )
             need = Need(steps, by_s, delay, settings.pause_s, current, start_s)
-            case = Case(job, curve, need, current, probe=self._probe(job, curve))
+            case = JobCase(job, curve, need, current, probe=self._probe(job, curve))
             self.cases.append(case)
         self.probing = self._fixed_probes(open_.aside)
         self.free = free.positive()
@@ -187,7 +186,7 @@ class Outlook:
         fresh = [job for job in fixed if job.steps_per_s <= 0 or not settled(job, now, settle_s)]
         return sum(job.holds.dominant_share(self.total) for job in fresh)
 
-    def first_row(self, case: Case, room: Resources) -> int:
+    def first_row(self, case: JobCase, room: Resources) -> int:
         """The size that a job of unknown speed starts with: the least, or the largest up to the declared one that there
         is room for."""
         if self.settings.start == "least":
@@ -199,7 +198,7 @@ class Outlook:
         )
         return max(fitting, default=1)
 
-    def lower(self, case: Case, row: int) -> None:
+    def lower(self, case: JobCase, row: int) -> None:
         """Have a job get less than what was set aside for it now: there are no nodes for that."""
         if case.booking is not None:
             self.timeline.release(case.booking)

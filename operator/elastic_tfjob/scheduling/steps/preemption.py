@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from elastic_tfjob.scheduling.plan import Target
+from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, Shape, counts_of
+from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, PlacementKey, counts_of
 from elastic_tfjob.scheduling.steps.sizes import some_fewer
 
 Rank = tuple[float, ...]
@@ -55,7 +55,7 @@ class AboveMinimum:
         return True
 
 
-class Taking:
+class Preemption:
     """Who can give while a round decides."""
 
     def __init__(self, round_: Round, donors: Donors) -> None:
@@ -64,7 +64,7 @@ class Taking:
         self._known: dict[bool, tuple[list[tuple[Rank, str]], Resources]] = {}
         """Donors by rank, and an upper bound of what could be free; without and with what they need."""
         self._in_vain: list[tuple[JobSpec, bool]] = []
-        self._holdable: dict[tuple[Shape, tuple[str, ...]], bool] = {}
+        self._holdable: dict[tuple[PlacementKey, tuple[str, ...]], bool] = {}
 
     def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
         """Take replicas from others, few at a time, until `attempt` succeeds; all or nothing.
@@ -79,7 +79,7 @@ class Taking:
         asks = job.spec.minimum_demand if demand is job.spec.minimum else job.spec.demand(demand)
         if not heap or not asks.within(reachable) or not self._could_hold(job.spec, demand):
             return False
-        mark, before = round_.room.mark(), dict[str, Target | None]()
+        mark, before = round_.room.mark(), dict[str, Assignment | None]()
         passed_over: list[tuple[Rank, str]] = []
         while heap:
             rank, key = heappop(heap)
@@ -149,7 +149,7 @@ class Taking:
         heapify(heap)
         return heap, reachable
 
-    def _give_back(self, before: Mapping[str, Target | None], used: Iterable[tuple[str, ...]]) -> None:
+    def _give_back(self, before: Mapping[str, Assignment | None], used: Iterable[tuple[str, ...]]) -> None:
         matter = {name for names in used for name in names}
         for key, target in before.items():
             donor = self._round.job(key)

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from elastic_tfjob.scheduling.forecasts import expected_rate
-from elastic_tfjob.scheduling.plan import Cause, Target
+from elastic_tfjob.scheduling.plan import Assignment, Cause
 from elastic_tfjob.scheduling.room import replicas_on_nodes
 from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, Job, Node, Placement, Pool, Snapshot, counts_of
 from elastic_tfjob.simulation.live_job import LiveJob
-from elastic_tfjob.simulation.outcome import Compared, Interval, Outcome, Sample
+from elastic_tfjob.simulation.result import Compared, Interval, RunResult, Sample
 from elastic_tfjob.speed.history import History
 from elastic_tfjob.speed.model import SETTLED_S, Calibration, calibration
 
 
-class Accounts:
+class Utilisation:
     """Of one run, kept in `outcome`. `trace`: samples and bars are kept, too."""
 
-    def __init__(self, outcome: Outcome, *, trace: bool) -> None:
+    def __init__(self, outcome: RunResult, *, trace: bool) -> None:
         self.outcome = outcome
         self.trace = trace
         self.running = 0
@@ -131,7 +131,7 @@ class _Stay:
 
     cause: Cause
     job: Job
-    target: Target
+    target: Assignment
     now: float
     history: History
     began_s: float | None = None
@@ -146,7 +146,7 @@ class Stays:
         self._open: dict[str, _Stay] = {}
         self._measured: list[_Stay] = []
 
-    def change(self, live: LiveJob, target: Target, snapshot: Snapshot) -> None:
+    def change(self, live: LiveJob, target: Assignment, snapshot: Snapshot) -> None:
         """The job is about to be changed to `target`, by a plan for this Snapshot."""
         key, now = live.spec.key, snapshot.now
         self.end(live, now)

@@ -72,7 +72,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunResult:
     """What one run gave. Areas are resource times seconds: held, and of CPU also used where the speed model knows."""
 
     profile: str
@@ -107,7 +107,7 @@ class Outcome:
     @classmethod
     def begun(
         cls, profile: Profile, seed: int, start_s: float, nodes: Iterable[Node], *, pool: bool = False
-    ) -> "Outcome":
+    ) -> "RunResult":
         """That of a run that begins, on these nodes."""
         free = [node.free for node in nodes]
         return cls(

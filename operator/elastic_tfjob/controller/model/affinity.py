@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from elastic_tfjob.api.reading import MAX_NODE_NAME, cut
-from elastic_tfjob.controller.objects.job import Raw
+from elastic_tfjob.controller.model.job import Raw
 from elastic_tfjob.scheduling.resources import Constraints, Requirement, Toleration
 
 # The one field that required node affinity may name beside labels; given to the core as one more label.
