@@ -226,7 +226,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "copied-state-counts",
-            "controller.objects.annotations",
+            "controller.model.annotations",
             'return raw.text("uid", MAX_UID, default=uid) == uid',
             "return True",
             "a copy of a job inherits the state of the one that it was copied from",
@@ -271,7 +271,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "stopped-pods-have-failed",
-            "controller.objects.pod",
+            "controller.model.pod",
             "return self.command == STOP_COMMAND",
             "return False",
             "a pod that the operator stops counts as one that failed",
@@ -433,7 +433,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "deep-answers",
-            "controller.objects.reports",
+            "controller.model.reports",
             "except RecursionError:",
             "except ZeroDivisionError:",
             "an answer that is nested too deeply is an error that nobody expects",
@@ -496,7 +496,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "exporter-fails-the-job",
-            "controller.objects.pod",
+            "controller.model.pod",
             'return 0 if container["name"] in (EXPORTER, INSTALL) else',
             "return 0 if False else",
             "restarts of the operator's own container count against the user's limit",
