@@ -125,12 +125,13 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
         job.stop()
 
 
+@pytest.mark.thorough  # e2e/test_elastic.py rescales; test_sharing.py has two such workers
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param([PROGRAMS / "keras_digits.py", "--steps=100000"], id="keras", marks=pytest.mark.thorough),
+        pytest.param([PROGRAMS / "keras_digits.py", "--steps=100000"], id="keras"),
         pytest.param([PROGRAMS / "mirrored_digits.py", "--steps=1000000"], id="own-loop"),
     ],
 )
