@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -215,6 +215,30 @@ class Api:
                 if error.status < 500 and error.status not in {401, 403, 429}:  # 401, 403: a server still starting
                     raise
                 await asyncio.sleep(0.2)
+
+    async def seen(
+        self,
+        collection: str,
+        what: Callable[[Object], bool],
+        *,
+        fields: str = "",
+        name: str = "",
+        within_s: float = 120.0,
+    ) -> Object:
+        """An object of a collection, with this name or these fields, once `what` holds for it."""
+        fields = fields or (f"metadata.name={name}" if name else "")
+        chosen = {"fieldSelector": fields} if fields else {}
+        last: Object = {}
+        try:
+            async with asyncio.timeout(within_s):
+                async for _, last in self.watch(collection, **chosen):
+                    if what(last):
+                        return last
+        except TimeoutError:
+            metadata = last.get("metadata", {})
+            seen = {**last, "metadata": {key: metadata.get(key) for key in ("name", "annotations")}}
+            raise AssertionError(f"{collection} {fields}: not within {within_s:.0f} s; last: {seen}") from None
+        raise AssertionError("the watch never ends")
 
     async def follow(self, collection: str) -> AsyncIterator[tuple[str, Object]]:
         """As `watch` from the present state on, but survives an expired version, as after a restart of the API server.

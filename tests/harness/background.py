@@ -1,7 +1,7 @@
-"""Work beside a block of code."""
+"""Work beside a block of code, and waiting for what it does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,3 +17,10 @@ async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(what: Callable[[], object], within_s: float = 60.0) -> None:
+    """Wait until this holds. A busy machine takes long, and is no failure."""
+    async with asyncio.timeout(within_s):
+        while not what():
+            await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.api import Api, events, tfjobs
+from harness.api import Api, Object, events, tfjobs
 from harness.controlplane import ControlPlane
 from harness.effort import effort
 
@@ -20,10 +20,10 @@ VERDICT = "elastic.kubeflow.org/verdict"
 
 
 async def until(api: Api, name: str, verdict: str) -> None:
-    async with asyncio.timeout(120):
-        async for _, found in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
-            if (found["metadata"].get("annotations") or {}).get(VERDICT) == verdict:
-                return
+    def has(found: Object) -> bool:
+        return (found["metadata"].get("annotations") or {}).get(VERDICT) == verdict
+
+    await api.seen(tfjobs("default"), has, name=name)
 
 
 async def told(api: Api, name: str) -> list[str]:

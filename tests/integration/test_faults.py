@@ -57,6 +57,7 @@ async def test_killed_at_random_moments(
             await settle(api, ledger, workload, within_s=300)
 
 
+@pytest.mark.thorough  # the proxy of the test below cuts, drops and expires as a restart does
 @pytest.mark.timeout(600)
 async def test_api_server_restarted(own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path) -> None:
     workload = Workload(effort(20, 60), seed=4)

@@ -82,25 +82,12 @@ def loan_of(node: Object) -> tuple[str, bool]:
 
 async def node_is(api: Api, name: str, *stages: tuple[str, bool], within_s: float = 120) -> Object:
     """The node once its loan is one of these."""
-    seen: Any = "nothing"
-    try:
-        async with asyncio.timeout(within_s):
-            async for _, node in api.watch(NODES, fieldSelector=f"metadata.name={name}"):
-                seen = loan_of(node)
-                if seen in stages:
-                    return node
-    except TimeoutError:
-        raise AssertionError(f"{name}: {seen}, not {stages}") from None
-    raise AssertionError("the watch never ends")
+    return await api.seen(NODES, lambda node: loan_of(node) in stages, name=name, within_s=within_s)
 
 
 async def pod_is(api: Api, namespace: str, name: str, what: Callable[[Object], bool]) -> Object:
     """The pod once `what` holds for it."""
-    async with asyncio.timeout(150):
-        async for _, pod in api.watch(pods(namespace), fieldSelector=f"metadata.name={name}"):
-            if what(pod):
-                return pod
-    raise AssertionError("the watch never ends")
+    return await api.seen(pods(namespace), what, name=name, within_s=150)
 
 
 def loanable(name: str, cpu: str = "1", **replicas: int) -> Object:

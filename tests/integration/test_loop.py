@@ -70,16 +70,12 @@ async def operator_with_its_rights(
 
 async def until(api: Api, name: str, what: Callable[[Any], bool], within_s: float = 120) -> Any:
     """The job's target once `what` holds for it."""
-    seen: Any = "nothing"
-    try:
-        async with asyncio.timeout(within_s):
-            async for _, found in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
-                seen = target_of(found)
-                if seen is not None and what(seen):
-                    return seen
-    except TimeoutError:
-        raise AssertionError(f"{name}: {seen}") from None
-    raise AssertionError("the watch never ends")
+
+    def holds(found: Object) -> bool:
+        target = target_of(found)
+        return target is not None and what(target)
+
+    return target_of(await api.seen(tfjobs("default"), holds, name=name, within_s=within_s))
 
 
 async def test_gang_waits_with_reason_and_starts_when_there_is_room(
@@ -200,10 +196,7 @@ async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, ap
 async def event_of_deployment(api: Api, reason: str) -> Object:
     """The event with this reason about the operator's Deployment, once there is one."""
     fields = f"involvedObject.kind=Deployment,involvedObject.name={NAME},reason={reason}"
-    async with asyncio.timeout(120):
-        async for _, event in api.watch(events(HOME), fieldSelector=fields):
-            return event
-    raise AssertionError("the watch ended")
+    return await api.seen(events(HOME), lambda _: True, fields=fields)
 
 
 async def status_of(operator: operators.Operator) -> Any:
@@ -275,12 +268,15 @@ async def test_a_job_that_runs_at_an_edited_size(plane: ControlPlane, api: Api, 
 
 async def rests(api: Api, generation: int) -> Any:
     """What the operator says of the only job once it is Stable at a generation."""
-    async with asyncio.timeout(150):
-        async for _, found in api.watch(tfjobs("default")):
-            state = json.loads((found["metadata"].get("annotations") or {}).get(f"{PREFIX}state", "{}"))
-            if state.get("phase") == "Stable" and state["generation"] == generation:
-                return state
-    raise AssertionError("the watch never ends")
+
+    def state_of(found: Object) -> Any:
+        return json.loads((found["metadata"].get("annotations") or {}).get(f"{PREFIX}state", "{}"))
+
+    def stable(found: Object) -> bool:
+        state = state_of(found)
+        return (state.get("phase"), state.get("generation")) == ("Stable", generation)
+
+    return state_of(await api.seen(tfjobs("default"), stable, within_s=150))
 
 
 async def test_a_job_with_nonsense_does_not_stop_the_others(plane: ControlPlane, api: Api, tmp_path: Path) -> None:

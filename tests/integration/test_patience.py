@@ -63,15 +63,7 @@ def state_of(found: Object) -> dict[str, Any]:
 
 async def seen(api: Api, name: str, what: Callable[[Object], bool]) -> Object:
     """The job once `what` holds for it."""
-    last: Object = {}
-    try:
-        async with asyncio.timeout(WITHIN_S):
-            async for _, last in api.watch(tfjobs("default"), fieldSelector=f"metadata.name={name}"):
-                if what(last):
-                    return last
-    except TimeoutError:
-        raise AssertionError(f"{name}: {last.get('metadata', {}).get('annotations')}") from None
-    raise AssertionError("the watch never ends")
+    return await api.seen(tfjobs("default"), what, name=name, within_s=WITHIN_S)
 
 
 async def bound(api: Api, name: str, count: int) -> None:

@@ -55,15 +55,7 @@ def katib_holds(condition: str, job: Object) -> bool:
 
 async def until(api: Api, namespace: str, what: Callable[[Object], bool], within_s: float = WITHIN_S) -> Object:
     """The only job of the namespace once `what` holds for it."""
-    found: Object = {}
-    try:
-        async with asyncio.timeout(within_s):
-            async for _, found in api.watch(tfjobs(namespace)):
-                if what(found):
-                    return found
-    except TimeoutError:
-        raise AssertionError(f"not reached: {found}") from None
-    raise AssertionError("the watch never ends")
+    return await api.seen(tfjobs(namespace), what, within_s=within_s)
 
 
 async def resize(api: Api, namespace: str, name: str, workers: int) -> None:

@@ -144,6 +144,8 @@ def flags(name: str) -> list[str]:
 
 AT_ONCE = ("everything", "exit code", "traceback", "syntax", "interrupted", "exec", "subprocess", "spawned")
 """Of these the first generation is looked at, too: the program that leaves the interpreter behind."""
+OFTEN = ("everything", "exit code", "traceback", "signal", "threads", "subprocess", "exec", "asyncio", "not flushed")
+"""What most programs do; all else is in `make test-all`."""
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,8 @@ AT_ONCE = ("everything", "exit code", "traceback", "syntax", "interrupted", "exe
     [
         ("everything", 0),
         *(pytest.param(body, 0, marks=pytest.mark.thorough) for body in AT_ONCE[1:]),
-        *((body, 1) for body in BODIES if body != "syntax"),
+        *((body, 1) for body in OFTEN),
+        *(pytest.param(body, 1, marks=pytest.mark.thorough) for body in BODIES if body not in (*OFTEN, "syntax")),
     ],
 )
 def test_side_by_side(folder: Path, pods: list[Pod], body: str, generation: int) -> None:

@@ -125,6 +125,7 @@ def test_keras_on_parameter_servers_changes(directory: Path) -> None:
         job.stop()
 
 
+@pytest.mark.thorough  # e2e/test_elastic.py rescales; test_sharing.py has two such workers
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Objects of one tenant that are nested too deep, beside those of others."""
 
 import asyncio
-from collections.abc import Callable
 
 import orjson
 import pytest
@@ -10,6 +9,7 @@ from aiohttp import web
 from elastic_tfjob.controller.kube.client import MAX_DEPTH, decode
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.model.job import TFJob
+from harness.background import until
 
 from .test_client import client_of
 
@@ -85,9 +85,3 @@ async def test_one_object_keeps_no_others_from_an_informer(when: str, fields: by
         task = asyncio.create_task(informer.run())
         await until(lambda: {("first", "first"), ("later", "later"), ("evil", "evil")} <= set(informer.keys))
         task.cancel()
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not what():
-            await asyncio.sleep(0.01)

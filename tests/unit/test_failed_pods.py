@@ -9,10 +9,11 @@ from elastic_tfjob.controller.kube.metrics import NAMESPACE_LIMIT, TOTAL_LIMIT, 
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import ContainerFailure, Pod, failure_of
+from harness.background import until
 from harness.controlplane import free_port
 from unit.build import NOW, condition, job, pod
 
-from .test_operator import Server, answer, running, until
+from .test_operator import Server, answer, running
 
 
 def ended(name: str, code: int, reason: str = "Error") -> dict[str, Any]:

@@ -30,6 +30,7 @@ from elastic_tfjob.controller.model.pod import EXPORTER, Pod
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
+from harness.background import until
 from harness.controlplane import free_port
 
 
@@ -88,12 +89,6 @@ async def running(server: Server, **options: Any) -> AsyncIterator[tuple[Operato
     finally:
         stop.set()
         await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
-
-
-async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.settings import StatusPolling
+from harness.background import until
 
 from .build import pod
 
@@ -111,12 +112,6 @@ async def reports_of(world: World, port: int) -> AsyncIterator[Reports]:
             return await ask_directly(sessions[asked.name], port)(asked)
 
         yield Reports(ask, world.of_job, world.news.append, lambda: world.polling)
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):  # a busy machine takes long, and is no failure
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 async def test_asks_running_pods_and_tells_news_once(world: tuple[World, Reports]) -> None:
