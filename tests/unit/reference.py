@@ -215,7 +215,7 @@ def reasons_in_code() -> set[str]:
     """Reasons in calls of Event(type, reason, ...) and of functions that make one; `{kind}` stands for each kind."""
     found: set[str] = set()
     folder = ROOT / "operator" / "elastic_tfjob" / "controller"
-    for path in set(folder.glob("**/*.py")) - {folder / "objects" / "catalogue.py"}:
+    for path in set(folder.glob("**/*.py")) - {folder / "model" / "catalogue.py"}:
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             words = [word for argument in call.args for word in texts(argument)]
             for kind, reason in itertools.pairwise(words):

@@ -204,6 +204,7 @@ async def test_what_a_plan_expects_is_written_with_the_target() -> None:
     annotations = world.server.jobs["good"]["metadata"]["annotations"]
     assert json.loads(annotations[EXPECTS_ANNOTATION]) == {"generation": 0, "steps_per_s": 10.0}
     assert world.server.targets["good"].reason.endswith(" (expects 10 steps/s, estimated)")
+    assert json.loads(annotations[TARGET_ANNOTATION])["code"] == world.server.targets["good"].code != ""
 
 
 @pytest.mark.parametrize("profile", ["kips", "fixed", "fifo", "specon"])

@@ -1,4 +1,4 @@
-"""`convert`: TFJobs of older API versions as TFJobs of v1."""
+"""`convert`: TFJobs of older API versions become TFJobs of v1."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _FILES: Final = (".yaml", ".yml", ".json")
 
 
 def convert(*, files: tuple[str, ...], output: Path | None) -> None:
-    """Write the files' documents to `output` (None: standard output), and say on standard error what was changed."""
+    """Write the converted documents to `output` (None: standard output), and list the changes on standard error."""
     said: list[str] = []
     problems: list[str] = []
     written = [
@@ -47,14 +47,14 @@ def convert(*, files: tuple[str, ...], output: Path | None) -> None:
 
 
 def _files(name: str) -> Iterator[str]:
-    """The files of a directory, as kubectl reads one; else the file itself."""
+    """The files in a directory, as kubectl chooses them; or the file itself."""
     path = Path(name)
     if name == "-" or not path.is_dir():
         yield name
         return
     found = sorted(str(each) for each in path.iterdir() if each.suffix in _FILES and each.is_file())
     if not found:
-        raise Failed(f"{name}: no file that ends in {', '.join(_FILES)}")
+        raise Failed(f"{name}: no file in this directory ends in {', '.join(_FILES)}")
     yield from found
 
 
@@ -66,7 +66,7 @@ def _document(file: str, document: Manifest, said: list[str], problems: list[str
         return document.text
     said += [f"{file}: {note}" for note in document.notes]
     if re.search(r"(^|\s)#", document.text):
-        said.append(f"{file}: the document's comments are lost")
+        said.append(f"{file}: the document loses its comments")
     return as_text(value)
 
 
@@ -98,7 +98,7 @@ def _value(file: str, value: Any, said: list[str], problems: list[str]) -> Any:
 
 
 def _errors(job: dict[str, Any]) -> list[str]:
-    """The errors that `check --offline` would find."""
+    """The errors that `check --offline` finds."""
     metadata = job.get("metadata")
     if not isinstance(metadata, dict) or not (metadata.get("name") or metadata.get("generateName")):
         return ["metadata has no name"]

@@ -1,4 +1,4 @@
-"""`export-trace`: the TFJobs of a cluster as a workload file for `simulate`."""
+"""`export-trace`: writes the TFJobs of a cluster to a workload file for `simulate`."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ _NAMED: Final = 5
 
 
 def export_trace(*, output: Path, all_namespaces: bool, **cluster: Any) -> None:
-    """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads."""
+    """Export the TFJobs of a cluster to OUTPUT (CSV), a workload file for `simulate`."""
 
     async def do(at: Cluster) -> tuple[list[TraceRow], dict[str, str], str]:
         found = read_all(TFJob.parse, await at.items(jobs_path("" if all_namespaces else at.namespace)))
@@ -32,18 +32,18 @@ def export_trace(*, output: Path, all_namespaces: bool, **cluster: Any) -> None:
 
     rows, left_out, nodes = run(do, **cluster)
     for name, why in list(left_out.items())[:_NAMED]:
-        click.echo(plain(f"{name} is left out: {why}"), err=True)
+        click.echo(plain(f"{name} is skipped: {why}"), err=True)
     if len(left_out) > _NAMED:
-        click.echo(f"and {len(left_out) - _NAMED} more are left out", err=True)
+        click.echo(f"{len(left_out) - _NAMED} more are skipped", err=True)
     if not rows:
-        raise Failed(f"no TFJob can be written: {output} is as it was")
+        raise Failed(f"no TFJob can be exported; {output} is unchanged")
     output.write_text(as_csv(rows))
-    click.echo(f"{len(rows)} jobs: {output}")
+    click.echo(f"{len(rows)} jobs written to {output}")
     click.echo(f"elastic-tfjob simulate {output} {nodes} --profile elastic --tune --speed-model linear")
 
 
 def as_csv(rows: list[TraceRow]) -> str:
-    """The file's text."""
+    """The text of the CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -52,8 +52,8 @@ def as_csv(rows: list[TraceRow]) -> str:
 
 
 async def _nodes(at: Cluster) -> str:
-    """The options for a cluster of as many nodes, each of the commonest size; placeholders where they are not shown to
-    this user."""
+    """Options of `simulate` for a cluster of as many nodes, each of the most common size; placeholders if the user may
+    not list nodes."""
     try:
         found = read_all(KubeNode.parse, await at.items(path_of("", "nodes")))
     except ApiError:

@@ -1,4 +1,4 @@
-"""`jobs`: what there is, in one table."""
+"""`jobs`: a table of TFJobs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,12 +27,13 @@ def jobs(
     output: str | None,
     watch: bool,
     states: tuple[str, ...],
+    reasons: tuple[str, ...],
     sort: str,
     reverse: bool,
     **cluster: Any,
 ) -> None:
-    """List TFJobs: state, size, steps, speed, when they end, and why they are as they are."""
-    listing = Listing(states=frozenset(states), sort=sort, descending=reverse, limit=_ALL)
+    """List TFJobs with their state, size, steps, speed, expected end, and the reason for state and size."""
+    listing = Listing(states=frozenset(states), reasons=frozenset(reasons), sort=sort, descending=reverse, limit=_ALL)
 
     async def do(at: Cluster) -> None:
         namespace = "" if all_namespaces else at.namespace
@@ -42,7 +43,7 @@ def jobs(
         rows = [job_row(job) for job in read_all(TFJob.parse, await at.items(jobs_path(namespace)))]
         found = page(rows, listing).items
         if not found and output != "json":
-            what = "TFJobs in these states" if states else "TFJobs"
+            what = "matching TFJobs" if states or reasons else "TFJobs"
             click.echo(f"no {what} in {'any namespace' if all_namespaces else f'namespace {namespace}'}", err=True)
             return
         click.echo(_render(found, output, namespaces=all_namespaces))

@@ -1,4 +1,4 @@
-"""`kubectl tfjob ...`, and completion of it: kubectl runs `kubectl-tfjob` and `kubectl_complete-tfjob` from PATH."""
+"""`kubectl tfjob ...` and its completion: kubectl runs `kubectl-tfjob` and `kubectl_complete-tfjob` from PATH."""
 
 import sys
 from typing import Final
@@ -7,12 +7,12 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from elastic_tfjob.cli import LAZY, LazyGroup, main
-from elastic_tfjob.simulation.command import OneOf
+from elastic_tfjob.param_types import OneOf
 
 __all__ = ["complete", "completion", "tfjob"]
 
 _OTHERS: Final = ("pipeline", "simulate")
-# What a completion tells kubectl beside its lines: complete no file names.
+# Tells kubectl not to complete file names.
 _NO_FILES: Final = ":4"
 
 
@@ -29,13 +29,19 @@ class _PeopleGroup(LazyGroup):
 @click.group(cls=_PeopleGroup, name="kubectl tfjob", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elastic-tfjob")
 def tfjob() -> None:
-    """Look at TFJobs and change their size: the same commands as those of `elastic-tfjob`."""
+    """List, explain and scale TFJobs, with the commands of `elastic-tfjob`.
+
+    \b
+    Examples:
+      kubectl tfjob jobs -A
+      kubectl tfjob explain digits
+    """
 
 
 @click.command()
 @click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that completes commands, options and job names in a shell.
+    """Print a shell script that completes commands, options and job names.
 
     \b
     Examples:
@@ -43,7 +49,7 @@ def completion(shell: str) -> None:
       elastic-tfjob completion zsh > "${fpath[1]}/_elastic-tfjob"
       elastic-tfjob completion fish > ~/.config/fish/completions/elastic-tfjob.fish
 
-    `kubectl tfjob` is completed by kubectl's own completion (kubectl_complete-tfjob is on your PATH).
+    kubectl's own completion also completes `kubectl tfjob`, through kubectl_complete-tfjob on your PATH.
     """
     kind = get_completion_class(shell)
     assert kind is not None
@@ -51,7 +57,7 @@ def completion(shell: str) -> None:
 
 
 def complete() -> None:
-    """What kubectl asks: the words after `kubectl tfjob`, of which the last one is to be completed."""
+    """Answer kubectl: complete the last of the words after `kubectl tfjob`."""
     *before, last = sys.argv[1:] or [""]
     for item in ShellComplete(tfjob, {}, "kubectl tfjob", "").get_completions(before, last):
         click.echo(item.value)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and completion of job names."""
+"""Options shared by several commands, and completion of job names."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from elastic_tfjob.simulation.command import OneOf
+from elastic_tfjob.param_types import OneOf
 
 __all__ = ["job_argument", "output", "where"]
 
@@ -19,23 +19,25 @@ _PATIENCE_S: Final = 2.0
 
 
 def where(command: F) -> F:
-    """Which cluster and namespace."""
+    """Options for the cluster and the namespace."""
     for option in (
-        click.option("-n", "--namespace", help="Default: that of the kubeconfig's context."),
-        click.option("--context", help="Context of the kubeconfig. Default: the current one."),
-        click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Default: as kubectl."),
+        click.option("-n", "--namespace", help="Namespace. Default: that of the kubeconfig context."),
+        click.option("--context", help="Kubeconfig context. Default: the current one."),
+        click.option(
+            "--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig file. Default: as kubectl."
+        ),
     ):
         command = option(command)
     return command
 
 
 def output(*forms: str) -> Callable[[F], F]:
-    """-o."""
-    return click.option("-o", "--output", type=OneOf(forms), help="Default: a table.")
+    """The option -o."""
+    return click.option("-o", "--output", type=OneOf(forms), help="Output format. Default: a table.")
 
 
 def _job_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The jobs that there are; none where that takes long or fails: a shell waits for it."""
+    """Names of existing jobs. Empty if listing them is slow or fails, because the shell waits for the answer."""
     given = {key: context.params.get(key) for key in ("kubeconfig", "context", "namespace")}
     names = _by_kubectl(given)
     if names is None:
@@ -45,7 +47,7 @@ def _job_names(context: click.Context, _: click.Parameter, incomplete: str) -> l
 
 
 def _by_kubectl(given: Mapping[str, str | None]) -> list[str] | None:
-    """Names from kubectl, which answers in a tenth of the time that our client takes to import; None without one."""
+    """Names from kubectl, which answers ten times faster than importing our client takes; None: no kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return None
@@ -84,5 +86,5 @@ def _by_client(given: Mapping[str, str | None]) -> list[str]:
 
 
 def job_argument(command: F) -> F:
-    """The name of a job."""
+    """The argument JOB."""
     return click.argument("job", shell_complete=_job_names)(command)

@@ -1,4 +1,4 @@
-"""`top`: the CPU of nodes, or of jobs: held, lent, free."""
+"""`top`: held, borrowed and free CPU per node or per job."""
 
 import asyncio
 from collections import defaultdict
@@ -20,12 +20,12 @@ __all__ = ["top"]
 
 _OURS = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
-# All pods are read for each look.
+# Each refresh reads all pods.
 _LOOK_S = 5.0
 
 
 def top(*, what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
-    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests."""
+    """Show the CPU that TFJobs hold, and how much of it they borrowed beyond their requests."""
 
     async def look(at: Cluster) -> str:
         if what == "nodes":
@@ -50,7 +50,7 @@ def top(*, what: str, all_namespaces: bool, output: str | None, watch: bool, **c
 
 async def _render_nodes(at: Cluster, output: str | None) -> str:
     rows = await _nodes(at)
-    head = ["NODE", "STATE", "CPU", "HELD", "LENT", "OTHERS", "FREE", "REPLICAS", "JOBS"]
+    head = ["NODE", "STATE", "CPU", "HELD", "BORROWED", "OTHERS", "FREE", "REPLICAS", "JOBS"]
     return show.as_json(rows) if output == "json" else show.table(head, map(_cells, rows))
 
 
@@ -58,7 +58,7 @@ async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
     found = await _jobs(at, namespace)
     if output == "json":
         return show.as_json(found)
-    head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "LENT", "NODES"]
+    head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "BORROWED", "NODES"]
     cells = [
         [
             each["namespace"],
@@ -74,7 +74,7 @@ async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
 
 
 async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
-    """Millicores that templates request, by job and type in lower case."""
+    """Millicores that templates request, by job and lower-case replica type."""
     found = {}
     for job in read_all(TFJob.parse, await at.items(jobs_path(namespace))):
         seen = see(job)

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
-from elastic_tfjob.api.words import did_you_mean
+from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
@@ -41,53 +40,10 @@ from elastic_tfjob.simulation.summary import (
 from elastic_tfjob.simulation.tuning import GOALS, Goal, Parts, halves, tune_and_report
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["SECONDS", "Amount", "OneOf", "OutputFile", "boot_cpu_s", "restart_tiers"]
-
-
-# -- Types of command-line options for runs that may take long ---------------------------------------------------------
-# A wrong value is said before the run, with the option.
-
-
-class Amount(click.FloatRange):
-    """A number from `least` to `most`. NaN is refused, too: it is neither below nor above a bound."""
-
-    name = "number"
-
-    def __init__(self, most: float, *, least: float = 0) -> None:
-        super().__init__(least, most)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found: float = super().convert(value, param, ctx)
-        if math.isnan(found):
-            self.fail(f"{value!r} is no number; allowed are {self.min:g} to {self.max:.12g}.", param, ctx)
-        return found
-
-
-class OneOf(click.Choice[str]):
-    """One of these words; a wrong one is told with the nearest."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        return super().get_invalid_choice_message(value, ctx) + did_you_mean(str(value), map(str, self.choices))
+__all__ = ["SECONDS", "boot_cpu_s", "restart_tiers"]
 
 
 SECONDS = Amount(MAX_DURATION_S)
-
-
-class OutputFile(click.Path):
-    """A file that can be written: it is there and admits it, or its folder does."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        found: Any = super().convert(value, param, ctx)
-        path = Path(found)
-        if not path.exists():
-            if not path.parent.is_dir():
-                self.fail(f"{path}: there is no folder {path.parent}; it must be there before the run.", param, ctx)
-            if not os.access(path.parent, os.W_OK | os.X_OK):
-                self.fail(f"{path}: no files can be made in the folder {path.parent}.", param, ctx)
-        return path
 
 
 def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:

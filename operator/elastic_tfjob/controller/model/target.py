@@ -18,7 +18,7 @@ from elastic_tfjob.api.reading import (
     cut,
     describe,
 )
-from elastic_tfjob.api.words import counts_in_words
+from elastic_tfjob.api.words import REASON_CODES, ReasonCode, counts_in_words
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, mine, read_annotation, shorten_reason
 from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION, expects_json, read_expects
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
@@ -110,7 +110,8 @@ class Target:
     changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
     remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
     is expected to have then (None: not known), in an annotation of its own, `expects_json` (model/speed_checks.py).
-    """
+    `code`: the code of the reason, by which people filter; empty: none. A target is not rewritten for another code
+    alone."""
 
     generation: int
     replicas: Counts
@@ -121,6 +122,7 @@ class Target:
     cause: Cause | Literal[""] = ""
     memory: Memory = field(default_factory=dict)
     expects: float | None = field(default=None, compare=False)
+    code: ReasonCode | Literal[""] = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -149,7 +151,7 @@ class Target:
     def to_json(self) -> str:
         """The annotation's text."""
         written = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "expects"}
-        for name in ("cause", "memory"):
+        for name in ("cause", "code", "memory"):
             if not written[name]:
                 del written[name]
         return orjson.dumps(written).decode()
@@ -171,6 +173,7 @@ def _target(raw: Fields) -> Target:
         declared=read_counts(raw, "declared"),
         cause=_cause(raw),
         memory=readable(raw.any("memory")),
+        code=_code(raw),
     )
 
 
@@ -178,3 +181,9 @@ def _cause(raw: Fields) -> Cause | Literal[""]:
     """It labels metrics, and a newer operator, or anybody else, may have written another word."""
     found = raw.text("cause", MAX_WORD)
     return next((cause for cause in CAUSES if cause == found), "")
+
+
+def _code(raw: Fields) -> ReasonCode | Literal[""]:
+    """The code of the reason; empty for an unknown one, which a newer operator may have written."""
+    found = raw.text("code", MAX_WORD)
+    return next((code for code in REASON_CODES if code == found), "")
