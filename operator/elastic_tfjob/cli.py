@@ -2,12 +2,13 @@
 fast."""
 
 import os
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller import LEASE_NAME
@@ -33,9 +34,7 @@ LAZY = {
     "check": Lazy(
         _USAGE, "Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f)"
     ),
-    "completion": Lazy(
-        "elastic_tfjob.commands.kubectl", "Print a shell script that completes commands, options and job names"
-    ),
+    "completion": Lazy("elastic_tfjob.cli", "Print a shell script that completes commands, options and job names"),
     "convert": Lazy(_USAGE, "Convert TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early v1 to v1"),
     "explain": Lazy(_USAGE, "Explain a TFJob"),
     "export-trace": Lazy(_USAGE, "Export the TFJobs of a cluster to OUTPUT (CSV), a workload file for `simulate`"),
@@ -336,3 +335,59 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
     )
     # Not uvloop: with aiohttp it leaks sockets that failed to connect, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))
+
+
+# -- kubectl tfjob, and completion -------------------------------------------------------------------------------------
+# kubectl runs `kubectl-tfjob` and `kubectl_complete-tfjob` from PATH.
+
+_OTHERS: Final = ("pipeline", "simulate")
+# Tells kubectl not to complete file names.
+_NO_FILES: Final = ":4"
+
+
+class _PeopleGroup(LazyGroup):
+    """The commands that talk to a cluster for a user."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(name for name in LAZY if name not in _OTHERS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return None if cmd_name in _OTHERS else super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_PeopleGroup, name="kubectl tfjob", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="elastic-tfjob")
+def tfjob() -> None:
+    """List, explain and scale TFJobs, with the commands of `elastic-tfjob`.
+
+    \b
+    Examples:
+      kubectl tfjob jobs -A
+      kubectl tfjob explain digits
+    """
+
+
+@click.command()
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a shell script that completes commands, options and job names.
+
+    \b
+    Examples:
+      source <(elastic-tfjob completion bash)                      in ~/.bashrc
+      elastic-tfjob completion zsh > "${fpath[1]}/_elastic-tfjob"
+      elastic-tfjob completion fish > ~/.config/fish/completions/elastic-tfjob.fish
+
+    kubectl's own completion also completes `kubectl tfjob`, through kubectl_complete-tfjob on your PATH.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(main, {}, "elastic-tfjob", "_ELASTIC_TFJOB_COMPLETE").source())
+
+
+def complete() -> None:
+    """Answer kubectl: complete the last of the words after `kubectl tfjob`."""
+    *before, last = sys.argv[1:] or [""]
+    for item in ShellComplete(tfjob, {}, "kubectl tfjob", "").get_completions(before, last):
+        click.echo(item.value)
+    click.echo(_NO_FILES)

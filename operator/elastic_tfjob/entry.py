@@ -18,14 +18,14 @@ def elastic_tfjob() -> None:
 
 def kubectl_tfjob() -> None:
     _check()
-    from elastic_tfjob.commands.kubectl import tfjob  # noqa: PLC0415
+    from elastic_tfjob.cli import tfjob  # noqa: PLC0415
 
     tfjob()
 
 
 def kubectl_complete_tfjob() -> None:
     _check()
-    from elastic_tfjob.commands.kubectl import complete  # noqa: PLC0415
+    from elastic_tfjob.cli import complete  # noqa: PLC0415
 
     complete()
 

@@ -488,8 +488,8 @@ MUTANTS: Final = {
         Mutant(
             "texts-of-any-type",
             "api.reading",
-            'if not isinstance(value, str):\n            raise self.wrong(name, "a text")',
-            'if False:\n            raise self.wrong(name, "a text")',
+            'if not isinstance(value, str):\n            raise self.wrong(name, "a string")',
+            'if False:\n            raise self.wrong(name, "a string")',
             "what stands where a text belongs is taken for one",
             "hostile",
             ("C2",),

@@ -49,7 +49,7 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
         ("x" * 100_000, ("it has 100000 characters; allowed: 32768",)),
         ("profiles: &a {kips: *a}", ("kips.kips is not known",)),
         ("null: 1", ("Keys should be strings",)),
-        ("profile: {a: {b: 1}}", ("profile should be a text",)),
+        ("profile: {a: {b: 1}}", ("profile should be a string",)),
         ("rescale: 5", ("rescale should be an object with keys (found 5)",)),
         ("profiles: [kips]", ("profiles should be an object with keys (found a list of 1)",)),
         ("pools: {inference: {}}", ("pools.inference.namespaces is missing",)),
@@ -57,11 +57,11 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
             "profiles: {kips: {cooldown: 1}}",
             ("kips.cooldown is not known (found 1). Parameters of kips: ", "cooldown_s"),
         ),
-        ("profile: fifo\nprofile: kips", ("not YAML: the key 'profile' is there twice", "line 2, column 1")),
-        ("rescale: {stop_timeout_s: 1, stop_timeout_s: 2}", ("the key 'stop_timeout_s' is there twice",)),
+        ("profile: fifo\nprofile: kips", ("not YAML: the key 'profile' is given twice", "line 2, column 1")),
+        ("rescale: {stop_timeout_s: 1, stop_timeout_s: 2}", ("the key 'stop_timeout_s' is given twice",)),
         ("profile: " + "x" * 10_000, ("profile", "(10000 characters)")),
         ("".join(f"key{i}: 1\n" for i in range(1000)), ("key0 is not known", "and 990 more problems")),
-        ("base: &b {x: 1}\nother: {<<: *b}", ("merge keys (<<) are not read",)),
+        ("base: &b {x: 1}\nother: {<<: *b}", ("merge keys (<<) are not allowed",)),
     ],
 )
 def test_says_what_is_wrong_where_and_what_is_allowed(text: str, said: tuple[str, ...]) -> None:

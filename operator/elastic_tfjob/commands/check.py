@@ -12,8 +12,8 @@ from elastic_tfjob.api.crd import custom_resource_definition
 from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_all, run
+from elastic_tfjob.commands.files import read_jobs
 from elastic_tfjob.commands.job_findings import Finding, about_job, claim_of_checkpoints, job_as_created
-from elastic_tfjob.commands.manifest import read_jobs
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import inject, injected, resources_of
 from elastic_tfjob.controller.job.pods import render_pod, render_service, sized

@@ -23,7 +23,7 @@ from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_IN_TIME, Cluster, Failed, path_of, run
 from elastic_tfjob.commands.logs import follow_log, lines
-from elastic_tfjob.commands.options import where
+from elastic_tfjob.commands.usage import where
 from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path

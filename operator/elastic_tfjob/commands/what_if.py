@@ -12,7 +12,7 @@ from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, Failed, run
-from elastic_tfjob.commands.manifest import read_job
+from elastic_tfjob.commands.files import read_job
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.model.status import moment_of

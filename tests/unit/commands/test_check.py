@@ -434,7 +434,7 @@ def test_offline_a_file_is_enough(offline: Callable[..., Any]) -> None:
 def test_what_kubectl_reads_in_silence_is_told(offline: Callable[..., Any]) -> None:
     text = yaml.safe_dump(sound()) + "kind: TFJob\n"
     assert "warning: file: line 1" not in offline(yaml.safe_dump(sound())).output
-    assert "the key 'kind' is given twice: the last one counts" in offline(text).output
+    assert "the key 'kind' is given twice; the last value is used" in offline(text).output
 
 
 def test_the_documented_deadline_needs_no_quotes(offline: Callable[..., Any]) -> None:

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 from kubernetes.aio.config import ConfigException
 
-from elastic_tfjob.cli import LAZY, main
-from elastic_tfjob.commands import cluster, kubectl, show
+from elastic_tfjob.cli import LAZY, complete, main
+from elastic_tfjob.cli import tfjob as kubectl_tfjob
+from elastic_tfjob.commands import cluster, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import job_row
@@ -159,7 +160,7 @@ def _watched() -> Watched:
 
 
 def test_jobs_are_followed_across_the_ends_of_a_watch(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._AGAIN_S", 0.0)
     server = _watched()
     result = ask(server, "jobs", "-w", "-o", "json")
     shown = [
@@ -194,7 +195,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_on_a_terminal_a_table_takes_the_place_of_the_last_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._AGAIN_S", 0.0)
     shown = ask(_watched(), "jobs", "-w").stdout
     up = "\x1b[1A\x1b[2K"
     assert shown.count("NAME") > 4
@@ -227,7 +228,9 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
     assert "bounds:       Worker 2 to 4" in text
     assert "500 of 1000, 5 steps/s" in text
     assert "1, the last one paused training for 0.20 s" in text
-    assert text.index("goes to 4 workers") < text.index("From 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 4 workers")
+    assert text.index("goes to 4 workers") < text.index(
+        "Rescaled from 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 4 workers"
+    )
     found = json.loads(ask(server, "explain", "j", "-o", "json").output)
     assert found["timeline"][-1]["kind"] == "rescaled"
     assert found["forecast"]["source"] == "measured"
@@ -345,7 +348,7 @@ class Changing(Server):
 
 @pytest.mark.parametrize("what", ["nodes", "jobs"])
 def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.top._LOOK_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._LOOK_S", 0.0)
     server = Changing(running(), nodes=[_node("n1")], pods=[_pod("j-worker-0", "n1", "1500m")])
 
     def later(looks: int) -> None:
@@ -667,13 +670,13 @@ def test_help_teaches_with_examples(name: str) -> None:
 def test_kubectl_has_the_commands_for_people_and_completes_them(
     ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = ask(Server(running()), "jobs", group=kubectl.tfjob)
+    result = ask(Server(running()), "jobs", group=kubectl_tfjob)
     assert "Running" in result.output
-    assert ask(Server(), "simulate", group=kubectl.tfjob).exit_code == 2
+    assert ask(Server(), "simulate", group=kubectl_tfjob).exit_code == 2
     for words, expected in ((["s"], "scale\nsuspend\n:4\n"), (["explain", ""], "a\nb\n:4\n"), ([], "auto\n")):
         monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfjob", *words])
         ask(Server(running("a"), running("b")), "jobs")  # who answers
-        kubectl.complete()
+        complete()
         assert capsys.readouterr().out.startswith(expected)
 
 

@@ -230,7 +230,7 @@ def test_a_token_does_not_cross_a_network_in_plain_text(ask: Ask) -> None:
             "larger or deeper than any object",
         ),
         ("kind: TFJob\nspec: {a: .inf}", "put it in quotes"),
-        ("kind: TFJob\nspec: {a: !!int x}", "'x' is no !!int"),
+        ("kind: TFJob\nspec: {a: !!int x}", "'x' is not a !!int"),
         ("kind: TFJob\n--- kind: TFJob", "only a comment may follow ---"),
         ("apiVersion: kubeflow.org/v1beta1\nkind: TFJob\nmetadata: {}\nspec: {}", "elastic-tfjob convert -f"),
         ("kind: TFJob\napiVersion: v2\nmetadata: {}\nspec: {}", "apiVersion is 'v2'"),

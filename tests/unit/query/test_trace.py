@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.commands.export_trace import as_csv
+from elastic_tfjob.commands.files import as_csv
 from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.trace import trace_rows
 from elastic_tfjob.scheduling.resources import Resources

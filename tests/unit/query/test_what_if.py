@@ -127,7 +127,7 @@ def test_a_job_that_never_told_its_speed_is_said_to_be_unknown() -> None:
     row = rows(answer)["w"]
     assert (row.ends_then, row.source) == (None, None)
     assert row.note.startswith("its remaining work is unknown; it needs the annotation total-steps")
-    assert answer.notes[0].startswith("1 TFJobs end nobody knows when")
+    assert answer.notes[0].startswith("the end of 1 TFJobs is unknown")
 
 
 def test_a_job_that_never_fits_is_said_never_to_be_given_what_it_needs() -> None:
