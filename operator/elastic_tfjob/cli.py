@@ -1,26 +1,28 @@
-"""The command line of elastic-tfjob. Each command imports what it needs when it runs, so that none pays for another."""
+"""The command line of elastic-tfjob. A command's modules are imported when it runs, so that other commands start
+fast."""
 
 import os
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.extras import EXTRAS, advice, extra_of, missing_module
-from elastic_tfjob.simulation.options import Amount, OneOf
+from elastic_tfjob.param_types import Amount, OneOf
 
 LINE: Final = 200
-"""Characters of a short help, which the terminal's width wraps."""
+"""Maximum characters of a short help; click wraps it at the terminal's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A command that is imported when it is called: its module has it under the same name, with `_` for `-`. `help`
-    is the begin of its own help, so that listing all commands imports none."""
+    """A command that is imported when it is called. Its module defines it under the same name, with `_` for `-`. `help`
+    repeats the start of the command's own help, so that listing all commands imports none of them."""
 
     module: str
     help: str
@@ -30,35 +32,31 @@ _USAGE: Final = "elastic_tfjob.commands.usage"
 LAZY = {
     "auto": Lazy(_USAGE, "Let the operator's profile decide the size of a TFJob again"),
     "check": Lazy(
-        _USAGE, "Check the operator, its CRD and policies, your rights, what jobs report, and with -f TFJobs"
+        _USAGE, "Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f)"
     ),
-    "completion": Lazy(
-        "elastic_tfjob.commands.kubectl", "Print a script that completes commands, options and job names"
-    ),
-    "convert": Lazy(
-        _USAGE, "Write TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early files of v1 as TFJobs of v1"
-    ),
+    "completion": Lazy("elastic_tfjob.cli", "Print a shell script that completes commands, options and job names"),
+    "convert": Lazy(_USAGE, "Convert TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early v1 to v1"),
     "explain": Lazy(_USAGE, "Explain a TFJob"),
-    "export-trace": Lazy(_USAGE, "Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads"),
+    "export-trace": Lazy(_USAGE, "Export the TFJobs of a cluster to OUTPUT (CSV), a workload file for `simulate`"),
     "jobs": Lazy(_USAGE, "List TFJobs"),
-    "logs": Lazy(_USAGE, "Print what the program of a TFJob writes"),
-    "pipeline": Lazy("elastic_tfjob.commands.pipeline", "Steps of Kubeflow Pipelines"),
-    "resume": Lazy(_USAGE, "Resume a TFJob that was suspended"),
-    "scale": Lazy(_USAGE, "Ask for a size of an elastic TFJob, within its bounds"),
+    "logs": Lazy(_USAGE, "Print the log of a TFJob"),
+    "pipeline": Lazy("elastic_tfjob.commands.pipeline", "Steps for Kubeflow Pipelines"),
+    "resume": Lazy(_USAGE, "Resume a suspended TFJob"),
+    "scale": Lazy(_USAGE, "Request a size for an elastic TFJob, within its bounds"),
     "simulate": Lazy("elastic_tfjob.simulation.command", "Simulate scheduling policies on WORKLOAD"),
     "suspend": Lazy(_USAGE, "Suspend a TFJob"),
-    "top": Lazy(_USAGE, "Show the CPU that TFJobs hold, and what of it is lent to them"),
+    "top": Lazy(_USAGE, "Show the CPU that TFJobs hold"),
     "train-policy": Lazy("elastic_tfjob.learning.command", "Train the policy of profile dl2 in simulation"),
-    "what-if": Lazy(_USAGE, "Foresee when jobs start and end, as things are and with a change"),
+    "what-if": Lazy(_USAGE, "Forecast when jobs start and end, now and after a change"),
 }
 
 INTERRUPTED = 130
-"""The shell's exit status for a program that Ctrl-C ended."""
+"""The shell's exit status of a program that was interrupted by Ctrl-C."""
 
 
 class LazyGroup(click.Group):
-    """Knows the names of all commands and their first line of help, but imports one only when it is asked for. Where a
-    package that an extra brings is missing, the command's help and its error name the extra."""
+    """Knows the name and first help line of each command, and imports a command only when it is called. If a package is
+    missing, the command's help and error name the extra that installs it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
@@ -100,7 +98,7 @@ class LazyGroup(click.Group):
             raise SystemExit(INTERRUPTED) from None
 
     def line_about(self, ctx: click.Context, name: str) -> str:
-        """One line about a command."""
+        """The command's line in the list of commands."""
         if (module := missing_module(name)) is not None:
             return advice(name, module)
         if name in LAZY:
@@ -119,7 +117,7 @@ class LazyGroup(click.Group):
 
 
 def _not_installed(name: str, module: str) -> click.Command:
-    """In the place of command `name`, whose module could not be imported: says what to install, whatever is asked."""
+    """Stands in for command `name` when its packages are missing: any call prints what to install."""
     words = advice(name, module)
 
     def refuse(arguments: tuple[str, ...]) -> None:
@@ -136,7 +134,7 @@ def _not_installed(name: str, module: str) -> click.Command:
 
 
 def _package_missing(name: str, error: ModuleNotFoundError) -> str:
-    """The module that is missing. Raises `error` again where no extra brings it."""
+    """The missing module. Raises `error` again if no extra installs it."""
     module = error.name or ""
     if module.partition(".")[0] not in EXTRAS[extra_of(name)]:
         raise error
@@ -146,19 +144,24 @@ def _package_missing(name: str, error: ModuleNotFoundError) -> str:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elastic-tfjob")
 def main() -> None:
-    """Run TFJobs elastically: look at them and change their size, the operator, its CRD, and the simulator of the same
-    decisions.
+    """Elastic TensorFlow jobs (TFJob) on Kubernetes: list, explain and scale jobs, run the operator, print its CRD, and
+    simulate scheduling policies.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 there is no such job or pod, 4 not in time (scale --wait).
-    Those of the operator are in its own help.
-    """
+    \b
+    Examples:
+      elastic-tfjob jobs                       list the jobs of your namespace
+      elastic-tfjob explain digits             why the job has this size, and when it ends
+      elastic-tfjob scale digits --workers 4   request a size
+
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no such job or pod, 4 timed out (scale --wait).
+    `elastic-tfjob operator --help` lists those of the operator."""
 
 
 @main.command()
 def crd() -> None:
     """Print the CustomResourceDefinition of TFJob as YAML.
 
-    It is larger than the annotation of client-side apply may be, so apply it on the server's side:
+    The CRD is too large for client-side apply, so use server-side apply:
 
     elastic-tfjob crd | kubectl apply --server-side -f -
     """
@@ -174,80 +177,115 @@ def crd() -> None:
 
 
 @main.command()
-@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Default: as kubectl, or in-cluster.")
-@click.option("--namespace", envvar="KUBEFLOW_NAMESPACE", default="", help="Only this namespace. Default: all.")
-@click.option("--metrics-bind-address", default=":8080", show_default=True, help="Prometheus metrics; 0 for none.")
-@click.option("--health-probe-bind-address", default=":8081", show_default=True, help="/healthz, /readyz; 0 for none.")
-@click.option("--leader-elect/--no-leader-elect", help="Of several replicas only the leader acts.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Kubeconfig file. Default: as kubectl, or the pod's own account.",
+)
+@click.option("--namespace", envvar="KUBEFLOW_NAMESPACE", default="", help="Handle only this namespace. Default: all.")
+@click.option(
+    "--metrics-bind-address", default=":8080", show_default=True, help="Address of Prometheus metrics; 0 disables."
+)
+@click.option(
+    "--health-probe-bind-address",
+    default=":8081",
+    show_default=True,
+    help="Address of /healthz and /readyz; 0 disables.",
+)
+@click.option("--leader-elect/--no-leader-elect", help="Let only the elected replica act.")
 @click.option(
     "--leader-election-id",
     default=LEASE_NAME,
     show_default=True,
-    help="Name of the Lease. The manifests' Role admits the default alone: for another one it needs a patch "
+    help="Name of the Lease. The Role in the manifests allows only the default name; another one needs a patch "
     "(docs/compatibility.md).",
 )
-@click.option("--leader-election-namespace", default="", help="Namespace of the Lease. Default: the operator's own.")
-@click.option("--gang-scheduler-name", default="", help="volcano, or the name of a scheduler with scheduler-plugins.")
+@click.option("--leader-election-namespace", default="", help="Namespace of the Lease. Default: the operator's.")
+@click.option(
+    "--gang-scheduler-name", default="", help="Gang scheduler: volcano, or a scheduler with scheduler-plugins."
+)
 @click.option(
     "--controller-threads",
     type=click.IntRange(1, 1000),
     default=32,
     show_default=True,
-    help="Jobs and API requests in flight of a namespace; of all, twice that.",
+    help="Jobs and API requests in flight per namespace; the total limit is twice that.",
 )
 @click.option(
     "--kube-api-qps",
     type=Amount(100_000, least=-1),
     default=0.0,
-    help="API requests a second. Default (0, or -1 as in client-go): as many as the server admits.",
+    help="API requests per second. 0 (the default) or -1: no limit of our own.",
 )
 @click.option(
     "--kube-api-burst",
     type=click.IntRange(1, 100_000),
     default=100,
     show_default=True,
-    help="Requests at once, where there is a QPS limit.",
+    help="Burst of API requests, if --kube-api-qps is set.",
 )
-@click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap with the key config.yaml.")
+@click.option("--config-map", default="", help="NAMESPACE/NAME of the ConfigMap that has the key config.yaml.")
 @click.option(
     "--status-via",
     type=OneOf(["auto", "direct", "proxy"]),
     default="auto",
     show_default=True,
-    help="How pods are asked for their status: by their address, or through the API server (auto: from outside).",
+    help="How to read pod status: from the pod's address (direct) or through the API server (proxy). auto: proxy "
+    "when the operator runs outside the cluster.",
 )
-@click.option("--query-bind-address", default="0", show_default=True, help="Query API (docs/query-api.md); 0 for none.")
+@click.option(
+    "--query-bind-address",
+    default="0",
+    show_default=True,
+    help="Address of the query API (docs/query-api.md); 0 disables.",
+)
 @click.option(
     "--query-auth",
     type=OneOf(["none", "token", "header"]),
     default="none",
     show_default=True,
-    help="Who may ask: all who reach a loopback address, holders of tokens, or users whom a proxy names by a header.",
+    help="Authentication: none (loopback addresses only), token (Kubernetes bearer tokens), or header (a proxy sends "
+    "the user's name).",
 )
-@click.option("--query-user-header", default="kubeflow-userid", show_default=True, help="For --query-auth=header.")
+@click.option(
+    "--query-user-header",
+    default="kubeflow-userid",
+    show_default=True,
+    help="Header with the user's name, for --query-auth=header.",
+)
 @click.option(
     "--experience",
     default="",
-    help="Directory for what the scheduling loop saw and decided, from which train-policy --follow learns.",
+    help="Directory for a log of scheduling decisions, which train-policy --follow learns from.",
 )
 @click.option(
     "--jobsets",
     is_flag=True,
-    help="Run the JobSets of Kubeflow Trainer v2 that are left to this operator (docs/trainjob.md).",
+    help="Run the JobSets of Kubeflow Trainer v2 that name this operator in managedBy (docs/trainjob.md).",
 )
-@click.option("--image", default="", help="Holds launcher and exporter. Default: that of the operator's own pod.")
-@click.option("--take-over", is_flag=True, help="Start although another controller of TFJobs was found.")
-@click.option("--log-format", type=OneOf(["json", "console"]), default="json", show_default=True)
-@click.option("--log-level", type=OneOf(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--image", default="", help="Image with launcher and exporter. Default: the operator's own image.")
+@click.option("--take-over", is_flag=True, help="Start even if another TFJob controller is found.")
+@click.option(
+    "--log-format", type=OneOf(["json", "console"]), default="json", show_default=True, help="Format of the log."
+)
+@click.option(
+    "--log-level",
+    type=OneOf(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least severe messages to log.",
+)
 def operator(log_format: str, log_level: str, **arguments: Any) -> None:
-    """Run the operator: own the kubeflow.org/v1 TFJobs of a cluster.
+    """Run the operator, which reconciles the kubeflow.org/v1 TFJobs of a cluster.
 
-    Flags have the names of the training-operator's. Host names in TF_CONFIG end in
-    $CUSTOM_CLUSTER_DOMAIN if that is set.
+    \b
+    Example:
+      elastic-tfjob operator --leader-elect --config-map kubeflow/elastic-tfjob-operator
 
-    Exit codes: 0 after a signal, 1 when leadership was lost, 2 for a wrong flag, 3 when another controller of TFJobs is
-    at work here (it is named, with what to do about it).
-    """
+    The flags are named as in the training-operator. Host names in TF_CONFIG end in $CUSTOM_CLUSTER_DOMAIN, if set.
+
+    Exit codes: 0 stopped by a signal, 1 lost the leader election, 2 wrong flag, 3 another TFJob controller runs in the
+    cluster (the message names it and says what to do)."""
     import asyncio  # noqa: PLC0415
     import logging  # noqa: PLC0415
 
@@ -295,5 +333,61 @@ def operator(log_format: str, log_level: str, **arguments: Any) -> None:
         experience=arguments["experience"],
         jobsets=arguments["jobsets"],
     )
-    # Not uvloop: with aiohttp it loses sockets whose connecting failed, as when the API server restarts (uvloop#653).
+    # Not uvloop: with aiohttp it leaks sockets that failed to connect, as when the API server restarts (uvloop#653).
     raise SystemExit(asyncio.run(run(options)))
+
+
+# -- kubectl tfjob, and completion -------------------------------------------------------------------------------------
+# kubectl runs `kubectl-tfjob` and `kubectl_complete-tfjob` from PATH.
+
+_OTHERS: Final = ("pipeline", "simulate")
+# Tells kubectl not to complete file names.
+_NO_FILES: Final = ":4"
+
+
+class _PeopleGroup(LazyGroup):
+    """The commands that talk to a cluster for a user."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(name for name in LAZY if name not in _OTHERS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return None if cmd_name in _OTHERS else super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_PeopleGroup, name="kubectl tfjob", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="elastic-tfjob")
+def tfjob() -> None:
+    """List, explain and scale TFJobs, with the commands of `elastic-tfjob`.
+
+    \b
+    Examples:
+      kubectl tfjob jobs -A
+      kubectl tfjob explain digits
+    """
+
+
+@click.command()
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a shell script that completes commands, options and job names.
+
+    \b
+    Examples:
+      source <(elastic-tfjob completion bash)                      in ~/.bashrc
+      elastic-tfjob completion zsh > "${fpath[1]}/_elastic-tfjob"
+      elastic-tfjob completion fish > ~/.config/fish/completions/elastic-tfjob.fish
+
+    kubectl's own completion also completes `kubectl tfjob`, through kubectl_complete-tfjob on your PATH.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(main, {}, "elastic-tfjob", "_ELASTIC_TFJOB_COMPLETE").source())
+
+
+def complete() -> None:
+    """Answer kubectl: complete the last of the words after `kubectl tfjob`."""
+    *before, last = sys.argv[1:] or [""]
+    for item in ShellComplete(tfjob, {}, "kubectl tfjob", "").get_completions(before, last):
+        click.echo(item.value)
+    click.echo(_NO_FILES)

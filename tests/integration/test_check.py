@@ -177,7 +177,7 @@ async def test_offline_the_api_servers_strict_verdict_is_known_and_a_namespaces_
 
         plain = tfjob("train", metadata={"namespace": mine}, Worker=2)
         for name, job, says in (
-            ("fits", plain, "ok:      pod of Worker: the API server would take it (dry run)"),
+            ("fits", plain, "ok:      pod of Worker: the API server accepts it (dry run)"),
             (
                 "restart",
                 {
@@ -202,7 +202,7 @@ async def test_offline_the_api_servers_strict_verdict_is_known_and_a_namespaces_
             while "minimum cpu usage per Pod is 1" not in (out := await check(own_plane, tmp_path / "fits.yaml")):
                 await asyncio.sleep(1)
         assert "error:   pod of Worker: the API server refuses it in this namespace: " in out
-        assert "ok:      Service of Worker: the API server would take it (dry run)" in out
+        assert "ok:      Service of Worker: the API server accepts it (dry run)" in out
         assert (await api.get(tfjobs(mine)))["items"] == []
 
 

@@ -58,8 +58,8 @@ async def test_a_user_lists_explains_scales_and_suspends_with_their_own_rights(o
         assert (row["name"], row["state"], row["bounds"]["Worker"]) == ("train", "Pending", [2, 4])
         assert "train" in await asyncio.to_thread(plugin, "jobs", *in_mine)
         explained = await ask("explain", "train", *in_mine)
-        assert "bounds:      Worker 2 to 4" in explained.stdout
-        assert "events are not shown: events is forbidden" in explained.stderr
+        assert "bounds:       Worker 2 to 4" in explained.stdout
+        assert "events cannot be read: events is forbidden" in explained.stderr
         assert "not allowed: " in (await ask("jobs", "-A", code=1)).stderr
         await ask("scale", "train", "--workers", "9", *in_mine, code=1)
         await ask("scale", "train", "--workers", "3", *in_mine)

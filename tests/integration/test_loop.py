@@ -237,7 +237,7 @@ async def test_a_job_without_checkpoints_keeps_its_size_and_says_so(
             async for _, event in api.watch(events("default"), fieldSelector="reason=InvalidAnnotation"):
                 assert event["involvedObject"]["name"] == "plain"
                 assert "min-workers" in event["message"]
-                assert "do nothing: the job is never rescaled, as without" in event["message"]
+                assert "have no effect: the job is never rescaled, because" in event["message"]
                 break
         await until(api, "resumes", lambda target: target["replicas"].get("Worker") == 3)
         kept = await until(api, "plain", lambda target: target["replicas"])

@@ -106,7 +106,7 @@ def test_pools_and_loans_are_shown(browser: Any, shown: Serving) -> None:
         lent = page.locator(".nodes li", has_text="pool-0")
         assert "lent 14 min ago" in lent.inner_text()
         assert lent.locator(".loaned").get_attribute("title") == "1 waiting jobs can use it"
-        assert "wanted back" in page.locator(".nodes li", has_text="pool-1").inner_text()
+        assert "recalled" in page.locator(".nodes li", has_text="pool-1").inner_text()
         assert not page.locator(".nodes li", has_text="node-0").locator(".pool").count()
 
 
@@ -134,7 +134,7 @@ def test_words_of_tenants_stay_words(browser: Any) -> None:
 
 @pytest.mark.parametrize(
     ("status", "state", "words"),
-    [(404, "missing", "Not found"), (403, "refused", "Not allowed"), (400, "wrong", "Wrong request")],
+    [(404, "missing", "Not found"), (403, "refused", "Not allowed"), (400, "wrong", "Invalid request")],
 )
 def test_what_is_refused_is_told_by_its_kind(browser: Any, status: int, state: str, words: str) -> None:
     with serving(demo(3)) as server, opened(browser, "about:blank") as page:
@@ -146,7 +146,7 @@ def test_what_is_refused_is_told_by_its_kind(browser: Any, status: int, state: s
         page.wait_for_selector(f".status.{state}")
         told = page.inner_text(f".status.{state}")
         assert told.startswith(words)
-        assert ("there is no TFJob of this name" if status == 404 else "why it is so") in told
+        assert ("this namespace has no TFJob of this name" if status == 404 else "why it is so") in told
 
 
 def test_a_page_outlives_the_operator_and_shows_what_changed(browser: Any) -> None:

@@ -52,34 +52,34 @@ def test_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("max-workers", "many", "allowed is a whole number from 1 to 2000"),
-        ("max-workers", "0", "allowed is a whole number from 1 to 2000"),
-        ("max-workers", "1000000000", "allowed is a whole number from 1 to 2000"),
-        ("min-workers", "1000000000", "allowed is a whole number from 0 to 2000"),
-        ("target-workers", "1000000000", "allowed is a whole number from 0 to 2000"),
-        ("target-ps", "9" * 4000, "allowed is a whole number from 0 to 2000"),
-        ("min-ps", "-1", "allowed is a whole number from 0 to 2000"),
-        ("min-ps", "²", "allowed is a whole number from 0 to 2000"),
-        ("total-steps", "0", "allowed is a whole number from 1 to 9007199254740992"),
-        ("total-steps", "1" + "0" * 400, "allowed is a whole number from 1 to 9007199254740992"),
-        ("total-steps", "9" * 100_000, "it has 100000 characters, allowed are 4096"),
+        ("max-workers", "many", "allowed: a whole number from 1 to 2000"),
+        ("max-workers", "0", "allowed: a whole number from 1 to 2000"),
+        ("max-workers", "1000000000", "allowed: a whole number from 1 to 2000"),
+        ("min-workers", "1000000000", "allowed: a whole number from 0 to 2000"),
+        ("target-workers", "1000000000", "allowed: a whole number from 0 to 2000"),
+        ("target-ps", "9" * 4000, "allowed: a whole number from 0 to 2000"),
+        ("min-ps", "-1", "allowed: a whole number from 0 to 2000"),
+        ("min-ps", "²", "allowed: a whole number from 0 to 2000"),
+        ("total-steps", "0", "allowed: a whole number from 1 to 9007199254740992"),
+        ("total-steps", "1" + "0" * 400, "allowed: a whole number from 1 to 9007199254740992"),
+        ("total-steps", "9" * 100_000, "it has 100000 characters; allowed: 4096"),
         ("estimated-duration", "36501d", "a duration (1d12h, 90m, 30s), up to 36500d"),
         ("estimated-duration", "9" * 4000 + "d", "a duration (1d12h, 90m, 30s), up to 36500d"),
         ("deadline", "1000000000d", "1d12h, 90m), up to 36500d"),
         ("deadline", "9999-12-31T23:59:59Z", "a time with its zone"),
         ("deadline", "0001-01-01T00:00:00+23:59", "a time with its zone"),
-        ("checkpoint-dir", "/a" * 3000, "it has 6000 characters, allowed are 4096"),
-        ("checkpoint-dir", "/a\0b", "allowed is a path or URL"),
-        ("deadline", "tomorrow", "allowed is a time with its zone"),
-        ("deadline", "2026-01-31T18:00:00", "allowed is a time with its zone"),
-        ("rescale", "Overlap", "allowed is overlap or spare or recreate or never"),
-        ("loanable", "yes", "allowed is true or false"),
-        ("placement", "pack", "allowed is auto or none"),
+        ("checkpoint-dir", "/a" * 3000, "it has 6000 characters; allowed: 4096"),
+        ("checkpoint-dir", "/a\0b", "allowed: a path or URL"),
+        ("deadline", "tomorrow", "allowed: a time with its zone"),
+        ("deadline", "2026-01-31T18:00:00", "allowed: a time with its zone"),
+        ("rescale", "Overlap", "allowed: overlap or spare or recreate or never"),
+        ("loanable", "yes", "allowed: true or false"),
+        ("placement", "pack", "allowed: auto or none"),
         ("loanable", "true", "so it needs the annotation elastic.kubeflow.org/checkpoint-dir"),
-        ("checkpoint-dir", " ", "allowed is a path or URL"),
+        ("checkpoint-dir", " ", "allowed: a path or URL"),
         ("checkpoint-dir", "/runs/a[1]", "without * ? [ and"),
-        ("estimated-duration", "", "allowed is a duration"),
-        ("max-worker", "3", "is not known; there are checkpoint-dir,"),
+        ("estimated-duration", "", "allowed: a duration"),
+        ("max-worker", "3", "is not known; allowed: checkpoint-dir,"),
     ],
 )
 def test_wrong_values(name: str, value: str, says: str) -> None:
@@ -99,13 +99,13 @@ def test_wrong_values(name: str, value: str, says: str) -> None:
         (
             {"min-workers": "1", "target-workers": "3"},
             Elasticity(min_workers=1),
-            "target-workers: 3 is ignored: allowed is 1 to 2",
+            "target-workers: 3 is ignored; allowed: 1 to 2",
         ),
-        ({"target-ps": "2"}, Elasticity(), "target-ps: 2 is ignored: allowed is 1 to 1"),
+        ({"target-ps": "2"}, Elasticity(), "target-ps: 2 is ignored; allowed: 1 to 1"),
         (
             {"max-workers": "2000", "target-workers": "4", "min-ps": "0"},
             Elasticity(),
-            "allow 2001 replicas of all types together: all bounds are ignored, allowed are 2000",
+            "allow 2001 replicas in total, so all bounds are ignored; allowed: 2000",
         ),
     ],
 )
@@ -121,10 +121,11 @@ def test_values_that_do_not_fit_together(annotations: dict[str, str], kept: Elas
     [
         (
             {"min-workers": "1", "max-workers": "4"},
-            "elastic.kubeflow.org/min-workers, elastic.kubeflow.org/max-workers do nothing: the job is never rescaled, "
-            "as without elastic.kubeflow.org/checkpoint-dir it would lose what it has learned",
+            "elastic.kubeflow.org/min-workers, elastic.kubeflow.org/max-workers have no effect: the job is never "
+            "rescaled, "
+            "because it would lose its training progress without elastic.kubeflow.org/checkpoint-dir",
         ),
-        ({"max-ps": "4"}, "elastic.kubeflow.org/max-ps does nothing"),
+        ({"max-ps": "4"}, "elastic.kubeflow.org/max-ps has no effect"),
         ({"max-workers": "4", "checkpoint-dir": "/c"}, None),
         ({"max-workers": "4", "rescale": "never"}, None),
         ({"deadline": "2h"}, None),
@@ -141,7 +142,7 @@ def test_bounds_of_a_job_whose_size_is_left_to_others_are_told() -> None:
     given = {"elastic.kubeflow.org/max-workers": "4", "elastic.kubeflow.org/checkpoint-dir": "/c"}
     spec = job({"Worker": 2, "PS": 1}).spec().model_copy(update={"enable_dynamic_worker": True})
     (problem,) = Elasticity.parse(given, spec).problems
-    assert problem.endswith("does nothing: the job is never rescaled, as enableDynamicWorker leaves its size to others")
+    assert problem.endswith("has no effect: the job is never rescaled, because enableDynamicWorker is true")
 
 
 def test_the_largest_values() -> None:
@@ -190,6 +191,6 @@ def test_bounds_end_where_a_replicas_name_would_be_too_long(
     given = {f"elastic.kubeflow.org/{name}": text for name, text in {**annotations, "checkpoint-dir": "/c"}.items()}
     found = Elasticity.parse(given, spec, "j" * length)
     assert found.bounds("Worker", declared) == bounds
-    cut = [problem for problem in found.problems if "is cut to" in problem]
+    cut = [problem for problem in found.problems if "is reduced to" in problem]
     assert len(cut) == (bounds[1] < int(annotations.get("max-workers", 20)))
-    assert all("has 64 characters" in problem for problem in cut) or declared == 12 or length == 63
+    assert all("would have 64 characters" in problem for problem in cut) or declared == 12 or length == 63

@@ -36,8 +36,8 @@ def spec_of(**replicas: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (spec_of(Worker=2_000, PS=1), "2001 replicas of all types together, allowed are 2000"),
-        (spec_of(Worker=2 * 10**9), "2000000000 replicas of all types together, allowed are 2000"),
+        (spec_of(Worker=2_000, PS=1), "2001 replicas in total; allowed: 2000"),
+        (spec_of(Worker=2 * 10**9), "2000000000 replicas in total; allowed: 2000"),
         (spec_of(Worker=1e30), r"spec.tfReplicaSpecs.Worker.replicas: .*, got 1e\+30"),
         (spec_of(PS=-1, Worker=1), r"spec.tfReplicaSpecs\[PS\].replicas: must not be negative, got -1"),
         (spec_of(**{"x" * 64: 1}), "a replica type has 1 to 63 characters, got 'x"),

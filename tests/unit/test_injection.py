@@ -192,10 +192,10 @@ def test_what_it_asks_for_can_be_configured() -> None:
     }
     assert parse_configuration("").injected.resources == DEFAULT_RESOURCES
     for wrong, words in (
-        ("{requests: {cpu: much}}", "not an amount"),
-        ("{requests: {gpu: '1'}}", "allowed are cpu, memory, ephemeral-storage"),
+        ("{requests: {cpu: much}}", "not a quantity"),
+        ("{requests: {gpu: '1'}}", "allowed: cpu, memory, ephemeral-storage"),
         ("{requests: {memory: 2Gi}}", "is above limits.memory"),
-        ("{cpu: 1}", "injected.cpu is not known; there are requests, limits"),
+        ("{cpu: 1}", "injected.cpu is not known; allowed: requests, limits"),
     ):
         with pytest.raises(ValueError, match=words):
             parse_configuration(f"injected: {wrong}")

@@ -135,7 +135,7 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
         ((replicated("node", 2, NODE, completions=4),), {}, "completions and parallelism differ"),
         ((replicated("node", 2, NODE, activeDeadlineSeconds=4),), {}, "activeDeadlineSeconds is not supported"),
         ((replicated("node", 1, {"name": "main"}),), {}, "no container with the name node"),
-        ((replicated("node", 3000, NODE),), {}, "allowed are 2000"),
+        ((replicated("node", 3000, NODE),), {}, "allowed: 2000"),
         (
             (replicated("ps"), replicated("node", 1, {**NODE, "args": ["x"] * 33_000})),
             {},

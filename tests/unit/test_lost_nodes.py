@@ -207,7 +207,7 @@ def test_a_job_that_may_take_long_to_leave_gets_no_lent_node(grace_s: int | None
     job = build.job({"Worker": 1, "PS": build.replicas(1, **spec)}, annotations=LOANABLE)
     found = Elasticity.parse(job.annotations, job.spec())
     assert found.loanable is loanable
-    assert any(f"of PS is {grace_s}; allowed are 120" in each for each in found.problems) is not loanable
+    assert any(f"of PS is {grace_s}; allowed: up to 120" in each for each in found.problems) is not loanable
     told = [event.message for event in build.decide(job).events if event.reason == "InvalidAnnotation"]
     assert list(found.problems) == told
 

@@ -22,12 +22,12 @@ def test_each_document_keeps_its_text() -> None:
 
 def test_what_is_likely_a_mistake_is_noted() -> None:
     (twice,) = manifests("a: 1\na: 2\n")
-    assert (twice.value, twice.notes) == ({"a": 2}, ("line 2: the key 'a' is given twice: the last one counts",))
+    assert (twice.value, twice.notes) == ({"a": 2}, ("line 2: the key 'a' is given twice; the last value is used",))
     (merged,) = manifests("b: &b {a: 1}\nc: {a: 2, <<: *b}\nd: {<<: *b, a: 3}\n")
     assert merged.value == {"b": {"a": 1}, "c": {"a": 1}, "d": {"a": 3}}
-    assert merged.notes == ("the merge key (<<) replaces 'a', which stands before it: put << first",)
+    assert merged.notes == ("the merge key (<<) replaces the key 'a' before it; put << first",)
     (of_json,) = manifests('{"a": 1, "a": 2}')
-    assert of_json.notes == ("the key 'a' is given twice: the last one counts",)
+    assert of_json.notes == ("the key 'a' is given twice; the last value is used",)
 
 
 LAUGHS = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh"))
@@ -48,11 +48,11 @@ MERGES = "".join(f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 10)}]}}\n" for a, b in
         ("a: .nan", "put it in quotes"),
         ("a: " + "9" * 5000, ""),
         ("a: {<<: 3}", "a merge key"),
-        ("a: {[1]: 2}", "is no key"),
-        ("a: {null: 2}", "is no key"),
-        ("a: !!int x", "'x' is no !!int"),
-        ("a: !!timestamp 9", "is no !!timestamp"),
-        ("a: !!binary '$'", "is no base64"),
+        ("a: {[1]: 2}", "cannot be a key"),
+        ("a: {null: 2}", "cannot be a key"),
+        ("a: !!int x", "'x' is not a !!int"),
+        ("a: !!timestamp 9", "is not a !!timestamp"),
+        ("a: !!binary '$'", "is not base64"),
         ("a: 1\n--- b: 2", "line 2: only a comment may follow ---"),
         ("a: [1", "not YAML"),
         ("\ta: 1", "not YAML"),

@@ -69,37 +69,37 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "tolerations": (
         {"tolerations": [{}] * MAX_PLACEMENT_TERMS},
         {"tolerations": [{}] * (MAX_PLACEMENT_TERMS + 1)},
-        "template.spec.tolerations: 65 entries, allowed are 64",
+        "template.spec.tolerations: 65 entries; allowed: 64",
     ),
     "selector": (
         {"nodeSelector": {f"{i}": "" for i in range(MAX_PLACEMENT_TERMS)}},
         {"nodeSelector": {f"{i}": "" for i in range(MAX_PLACEMENT_TERMS + 1)}},
-        "template.spec.nodeSelector: 65 entries, allowed are 64",
+        "template.spec.nodeSelector: 65 entries; allowed: 64",
     ),
     "terms": (
         {"affinity": affine(*[{}] * MAX_PLACEMENT_TERMS)},
         {"affinity": affine(*[{}] * (MAX_PLACEMENT_TERMS + 1))},
-        "nodeSelectorTerms: 65 entries, allowed are 64",
+        "nodeSelectorTerms: 65 entries; allowed: 64",
     ),
     "expressions": (
         {"affinity": affine(term(MAX_PLACEMENT_TERMS - 1), term(1))},
         {"affinity": affine(term(MAX_PLACEMENT_TERMS), term(1))},
-        "nodeSelectorTerms: 65 expressions of all terms together, allowed are 64",
+        "nodeSelectorTerms: 65 expressions in all terms; allowed: 64",
     ),
     "values of expressions": (
         {"affinity": affine(term(1, MAX_AFFINITY_VALUES))},
         {"affinity": affine(term(1, MAX_AFFINITY_VALUES), term(1))},
-        "nodeSelectorTerms: 257 values of all expressions together, allowed are 256",
+        "nodeSelectorTerms: 257 values in all expressions; allowed: 256",
     ),
     "resources": (
         {"containers": [limited(MAX_RESOURCE_NAMES)]},
         {"containers": [limited(MAX_RESOURCE_NAMES + 1)]},
-        "template.spec.containers[0].resources.limits: 65 entries, allowed are 64",
+        "template.spec.containers[0].resources.limits: 65 entries; allowed: 64",
     ),
     "resources of an init container": (
         {"initContainers": [limited(MAX_RESOURCE_NAMES)]},
         {"initContainers": [limited(MAX_RESOURCE_NAMES + 1)]},
-        "template.spec.initContainers[0].resources.limits: 65 entries, allowed are 64",
+        "template.spec.initContainers[0].resources.limits: 65 entries; allowed: 64",
     ),
     "exponent": (
         {"containers": [asks("1e0000000099")]},
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "digits": (
         {"containers": [asks("0" * (MAX_QUANTITY_LENGTH - 1) + "1")]},
         {"containers": [asks("0" * MAX_QUANTITY_LENGTH + "1")]},
-        "template: requests[cpu]: a quantity of 65 characters, allowed are 64",
+        "template: requests[cpu]: a quantity of 65 characters; allowed: 64",
     ),
 }
 
@@ -142,16 +142,16 @@ def test_what_is_too_large_is_refused_and_said(name: str) -> None:
 def test_all_templates_together() -> None:
     half = replicas(1, **with_env(MAX_ALL_TEMPLATES_VALUES // 2))
     assert job({"PS": half, "Worker": half}).spec()
-    says = r"the templates of all types together have 8005 values \(keys and entries of lists\), allowed are 8000"
+    says = r"the templates of all types together have 8005 values \(keys and entries of lists\); allowed: 8000"
     with pytest.raises(InvalidTFJob, match=says):
         job({"Chief": 1, "PS": half, "Worker": half}).spec()
 
 
 def test_what_else_a_spec_may_hold_many_of() -> None:
-    with pytest.raises(InvalidTFJob, match="33 replica types, allowed are 32"):
+    with pytest.raises(InvalidTFJob, match="33 replica types; allowed: 32"):
         job({f"Type{i}": 0 for i in range(MAX_REPLICA_TYPES + 1)}).spec()
     policy: dict[str, Any] = {"schedulingPolicy": {"minResources": {f"r{i}": [] for i in range(100_000)}}}
-    with pytest.raises(InvalidTFJob, match="minResources: 100000 entries, allowed are 64") as error:
+    with pytest.raises(InvalidTFJob, match="minResources: 100000 entries; allowed: 64") as error:
         job(runPolicy=policy).spec()
     assert len(error.value.problems) == 1
     with pytest.raises(InvalidTFJob, match="overhead: 65 entries"):
@@ -195,7 +195,7 @@ def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
         assert event.message.endswith(
             "; its pods are left alone, and nothing is done for them, until the spec is corrected"
         )
-        assert "tolerations: 65 entries, allowed are 64" in event.message
+        assert "tolerations: 65 entries; allowed: 64" in event.message
         assert len(event.message) <= 1024
 
 

@@ -1,9 +1,8 @@
-"""The annotations by which a TFJob says how elastic it is.
+"""The annotations that make a TFJob elastic.
 
-Unknown spec fields are pruned by the CRD, so all that upstream's API does not know is said here. A wrong value never
-stops a job: it is reported with what is allowed, and the job runs as if the annotation were not there. So is one that
-is beyond its limit (api/reading.py).
-"""
+The CRD prunes unknown spec fields, so everything that upstream's API does not have is an annotation. An invalid value,
+or one beyond its limit (api/reading.py), never stops a job: the annotation is ignored, and an event has the allowed
+values."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -30,14 +29,14 @@ __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "durat
 
 PREFIX: Final = "elastic.kubeflow.org/"
 TENSORFLOW_EXITS: Final = "tensorflow-exits"
-"""`done-when`: a replica is done when its container `tensorflow` is, whatever else runs in its pod."""
+"""`done-when`: a replica is done when its container `tensorflow` has ended, even if other containers still run."""
 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def duration(text: str) -> timedelta:
-    """Read `1d2h30m10s` and its parts. Raises ValueError for anything else, an empty text and what is longer than
-    MAX_DURATION_S included."""
+    """Parse a duration such as `1d2h30m10s`. Raises ValueError for anything else, including an empty text and a
+    duration above MAX_DURATION_S."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ValueError(text)
@@ -90,7 +89,7 @@ def _one_of(*words: str) -> tuple[Callable[[str], str], str]:
 _BOOLEAN: Final = {"true": True, "false": False}
 _LONGEST: Final = f"up to {MAX_DURATION_S // 86_400}d"
 
-# Name to its parser, which raises ValueError or KeyError, and to what is allowed, in words.
+# By name: the parser, which raises ValueError or KeyError, and the allowed values in words.
 ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "min-workers": _whole(0, MAX_REPLICAS),
     "max-workers": _whole(1, MAX_REPLICAS),
@@ -103,12 +102,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
         f"a time with its zone (2026-01-31T18:00:00Z) or a duration after creation (1d12h, 90m), {_LONGEST}",
     ),
     "total-steps": _whole(1, MAX_STEPS),
-    "checkpoint-dir": (_path, "a path or URL that tf.io.gfile can open, without * ? [ and \\"),
+    "checkpoint-dir": (_path, "a path or URL for tf.io.gfile, without * ? [ and \\"),
     "rescale": _one_of("overlap", "spare", "recreate", "never"),
     "placement": _one_of("auto", "none"),
     "model": (
         _model,
-        f"a name of up to {MAX_WORD} letters, digits, - _ . that begins and ends with one of the first two",
+        f"a name of up to {MAX_WORD} letters, digits, - _ . that starts and ends with a letter or digit",
     ),
     "loanable": (_BOOLEAN.__getitem__, "true or false"),
     "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
@@ -125,7 +124,7 @@ OPERATOR_ANNOTATIONS: Final = frozenset(
 
 
 def _ends_slowly(spec: TFJobSpec) -> str:
-    """The replica type whose pods may take too long to end for a node that is lent, in words; empty where none may."""
+    """A replica type whose pods may end too slowly for a lent node, in words; empty if there is none."""
     for name, replica in spec.tf_replica_specs.items():
         grace_s = (replica.template.get("spec") or {}).get("terminationGracePeriodSeconds")
         if isinstance(grace_s, int) and grace_s > MAX_LOAN_GRACE_S:
@@ -135,9 +134,9 @@ def _ends_slowly(spec: TFJobSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """What a job's annotations say, and what is wrong with them. None means that nothing was said.
+    """The values of a job's annotations, and the problems with them. None: the annotation is not set.
 
-    `annotated` tells that the user wrote any of them at all: a job without is treated as upstream treats it.
+    `annotated`: the user set at least one of them. A job without any is handled as upstream handles it.
     """
 
     annotated: bool = field(default=False, compare=False)
@@ -162,9 +161,9 @@ class Elasticity:
 
     @classmethod
     def parse(cls, annotations: Mapping[str, str], spec: TFJobSpec, job: str = "") -> "Elasticity":
-        """Read the annotations of a TFJob, whatever they are. `problems` has a line for each that is wrong or unknown,
-        up to MAX_PROBLEMS, and one for all beyond; those annotations are left out. `job` is the TFJob's name: bounds
-        end where a replica's name would be too long (empty: they do not)."""
+        """Read the annotations of a TFJob, whatever their content. Invalid and unknown annotations are ignored;
+        `problems` has a line for each, up to MAX_PROBLEMS, and one for the rest. `job` is the TFJob's name, which
+        limits the bounds, since a replica's name must not be too long (empty: no such limit)."""
         values: dict[str, Any] = {}
         problems = []
         for key, text in annotations.items():
@@ -174,27 +173,27 @@ class Elasticity:
             values["annotated"] = True
             if name not in ANNOTATIONS:
                 guess = did_you_mean(name, ANNOTATIONS)
-                problems.append(f"{key} is not known; there are {', '.join(sorted(ANNOTATIONS))}.{guess}".rstrip("."))
+                problems.append(f"{key} is not known; allowed: {', '.join(sorted(ANNOTATIONS))}.{guess}".rstrip("."))
                 continue
             parse, allowed = ANNOTATIONS[name]
             if len(text) > MAX_VALUE:
-                problems.append(f"{key} is ignored: it has {len(text)} characters, allowed are {MAX_VALUE}")
+                problems.append(f"{key} is ignored: it has {len(text)} characters; allowed: {MAX_VALUE}")
                 continue
             try:
                 values[name.replace("-", "_")] = parse(text)
             except (ValueError, KeyError):
-                problems.append(f"{key}: {describe(text)} is ignored: allowed is {allowed}")
+                problems.append(f"{key}: {describe(text)} is ignored; allowed: {allowed}")
         elasticity = cls(**values)
         if elasticity.loanable and not elasticity.stoppable(spec):
             problems.append(
-                f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node when that is wanted back, "
-                f"so it needs the annotation {PREFIX}checkpoint-dir, and rescale other than never"
+                f"{PREFIX}loanable: 'true' is ignored: the job must be able to leave a lent node, "
+                f"so it needs the annotation {PREFIX}checkpoint-dir, and rescale must not be never"
             )
             elasticity = replace(elasticity, loanable=False)
         if elasticity.loanable and (slow := _ends_slowly(spec)):
             problems.append(
-                f"{PREFIX}loanable: 'true' is ignored: a job has to leave a lent node soon, and {slow}; "
-                f"allowed are {MAX_LOAN_GRACE_S}"
+                f"{PREFIX}loanable: 'true' is ignored: the job must leave a lent node quickly, but {slow}; "
+                f"allowed: up to {MAX_LOAN_GRACE_S}"
             )
             elasticity = replace(elasticity, loanable=False)
         for kind, replica_type in (("workers", "Worker"), ("ps", "PS")):
@@ -208,13 +207,13 @@ class Elasticity:
         return replace(elasticity, problems=tuple(few([*problems, *wrong, *elasticity._idle(spec)])))
 
     def deadline_s(self, created_s: float) -> float | None:
-        """The deadline as Unix time, of a job that was created then; None where there is none."""
+        """The deadline as Unix time, for a job created at `created_s`; None: no deadline."""
         if isinstance(self.deadline, timedelta):
             return created_s + self.deadline.total_seconds()
         return None if self.deadline is None else self.deadline.timestamp()
 
     def bounds(self, replica_type: str, replicas: int) -> tuple[int, int]:
-        """The least and the most replicas of a type whose spec says `replicas`."""
+        """The minimum and maximum replicas of a type whose spec has `replicas`."""
         low, high = {
             "Worker": (self.min_workers, self.max_workers),
             "PS": (self.min_ps, self.max_ps),
@@ -223,45 +222,45 @@ class Elasticity:
         return least, max(replicas, least) if high is None else high
 
     def stoppable(self, spec: TFJobSpec) -> bool:
-        """Whether all of the job's pods may be stopped and made anew later: it has somewhere to go on from."""
+        """Whether all of the job's pods may be stopped and recreated later, because it can restore a checkpoint."""
         return self.checkpoint_dir is not None and self.rescale != "never" and not spec.enable_dynamic_worker
 
     def elastic(self, spec: TFJobSpec) -> bool:
-        """Whether the job may be rescaled: it is stoppable, and there is room between its bounds."""
+        """Whether the job may be rescaled: it is stoppable, and its bounds differ."""
         if not self.stoppable(spec):
             return False
         bounds = (self.bounds(name, replica.count) for name, replica in spec.tf_replica_specs.items())
         return any(least < most for least, most in bounds)
 
     def injected(self, spec: TFJobSpec) -> str:
-        """What goes into the pods: launcher, sidecar, both or none."""
+        """What is injected into the pods: launcher, sidecar, both or none."""
         return self.inject or ("both" if self.stoppable(spec) else "none")
 
     def reports(self, spec: TFJobSpec) -> bool:
-        """Whether an exporter in the pods tells of the job's progress."""
+        """Whether an exporter in the pods reports the job's progress."""
         return self.injected(spec) in ("sidecar", "both")
 
     def asked(self, replica_type: str) -> int | None:
-        """How many replicas of a type a person asks for."""
+        """The number of replicas of a type that a person requests."""
         return {"Worker": self.target_workers, "PS": self.target_ps}.get(replica_type)
 
     def _nameable(self, job: str, kind: str, replica_type: str, replicas: int) -> tuple["Elasticity", list[str]]:
-        """With bounds whose replicas can all have a name. A size that the spec declares is left as it is."""
+        """Limit the bounds so that all replicas can have a name. The size in the spec is not limited."""
         most = self.bounds(replica_type, replicas)[1]
         limit = max(nameable(job, replica_type), replicas)
         if not job or most <= limit:
             return self, []
         name = f"{job}-{replica_type.lower()}-{limit}"
         text = (
-            f"{PREFIX}max-{kind}: {most} is cut to {limit}: {name}, the pod and Service of one more, "
-            f"has {len(name)} characters, allowed are {MAX_NAME}"
+            f"{PREFIX}max-{kind}: {most} is reduced to {limit}: {name}, the next pod and Service, "
+            f"would have {len(name)} characters; allowed: {MAX_NAME}"
         )
         least = getattr(self, f"min_{kind}")
         cut: dict[str, Any] = {f"max_{kind}": limit, f"min_{kind}": None if least is None else min(least, limit)}
         return replace(self, **cut), [text]
 
     def _within(self, kind: str, replicas: int) -> tuple["Elasticity", list[str]]:
-        """Without bounds that exclude each other, or a target outside of them."""
+        """Ignore contradictory bounds, and a target outside the bounds."""
         low, high, target = f"min_{kind}", f"max_{kind}", f"target_{kind}"
         least = getattr(self, low) if getattr(self, low) is not None else replicas
         most = getattr(self, high) if getattr(self, high) is not None else max(replicas, least)
@@ -271,31 +270,34 @@ class Elasticity:
             return replace(self, **neither), [text]
         wanted = getattr(self, target)
         if wanted is not None and not least <= wanted <= most:
-            text = f"{PREFIX}target-{kind}: {wanted} is ignored: allowed is {least} to {most}"
+            text = f"{PREFIX}target-{kind}: {wanted} is ignored; allowed: {least} to {most}"
             without: dict[str, Any] = {target: None}
             return replace(self, **without), [text]
         return self, []
 
     def _idle(self, spec: TFJobSpec) -> Iterator[str]:
-        """Bounds that do nothing, as the job is never rescaled though nobody said so."""
+        """A problem if bounds have no effect because the job cannot be rescaled."""
         given = [PREFIX + name.replace("_", "-") for name in _BOUNDS if getattr(self, name) is not None]
         if not given or self.rescale == "never" or self.stoppable(spec):
             return
         why = (
-            f"without {PREFIX}checkpoint-dir it would lose what it has learned"
+            f"it would lose its training progress without {PREFIX}checkpoint-dir"
             if self.checkpoint_dir is None
-            else "enableDynamicWorker leaves its size to others"
+            else "enableDynamicWorker is true"
         )
-        yield f"{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing: the job is never rescaled, as {why}"
+        yield (
+            f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: the job is never rescaled, "
+            f"because {why}"
+        )
 
     def _together(self, spec: TFJobSpec) -> tuple["Elasticity", list[str]]:
-        """Without bounds by which all types together could become more than a job may have."""
+        """Ignore bounds whose total over all types is above the limit of a job."""
         most = sum(self.bounds(name, replica.count)[1] for name, replica in spec.tf_replica_specs.items())
         if most <= MAX_REPLICAS:
             return self, []
         text = (
-            f"{PREFIX}max-workers and {PREFIX}max-ps allow {most} replicas of all types together: all bounds are "
-            f"ignored, allowed are {MAX_REPLICAS}"
+            f"{PREFIX}max-workers and {PREFIX}max-ps allow {most} replicas in total, so all bounds are "
+            f"ignored; allowed: {MAX_REPLICAS}"
         )
         without: dict[str, Any] = dict.fromkeys(_BOUNDS)
         return replace(self, **without), [text]

@@ -1,10 +1,10 @@
-"""The CustomResourceDefinition of TFJob, generated from the models beside it.
+"""The CustomResourceDefinition of TFJob, generated from the models in this package.
 
 Validation is in the schema and in CEL rules, not in a webhook: it needs no certificate, no running operator and no
-second round trip, and a job can be created while the operator restarts. The rules speak upstream's words at upstream's
-field paths. See docs/designs/validation.md.
+second round trip, and a job can be created while the operator restarts. The rules have upstream's messages at
+upstream's field paths. See docs/designs/validation.md.
 
-The schema of the pod template comes from the models of the `kubernetes` package, so new pod fields arrive with it.
+The schema of the pod template comes from the models of the `kubernetes` package, so new pod fields come with it.
 """
 
 from typing import Any, Final
@@ -28,8 +28,8 @@ __all__ = ["custom_resource_definition", "job_schema"]
 
 Schema = dict[str, Any]
 
-# The API server bounds the cost of CEL rules by the longest list they may meet; without a bound it assumes the worst
-# and refuses the CRD. No pod comes near this, nor a job near MAX_REPLICA_TYPES.
+# The API server estimates the cost of CEL rules from the longest possible list. Without a bound it assumes the worst
+# and refuses the CRD. No real pod comes near this bound, and no job near MAX_REPLICA_TYPES.
 MAX_CONTAINERS: Final = 1024
 
 # Lists that server-side apply merges by key, from the Kubernetes API reference ("list map keys").
@@ -52,7 +52,7 @@ LIST_MAP_KEYS: Final[dict[str, list[str]]] = {
 
 KEY_DEFAULTS: Final = {"protocol": "TCP"}
 
-# Fields that the API declares as quantities; their models only say "string".
+# Fields that the API declares as quantities; the models only say "string".
 QUANTITY_MAPS: Final = {"limits", "requests", "overhead"}
 QUANTITIES: Final = {"divisor", "sizeLimit"}
 INT_OR_STRING: Final[Schema] = {
@@ -61,7 +61,7 @@ INT_OR_STRING: Final[Schema] = {
 }
 QUANTITY: Final[Schema] = {**INT_OR_STRING, "pattern": QUANTITY_PATTERN}
 
-# What a controller passes on of a template's metadata; the rest of ObjectMeta is pruned, as by upstream's CRD.
+# Template metadata that a controller passes on; other fields of ObjectMeta are pruned, as in upstream's CRD.
 STRINGS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
 TEMPLATE_METADATA: Final[Schema] = {
     "type": "object",
@@ -76,7 +76,7 @@ TEMPLATE_METADATA: Final[Schema] = {
 
 
 class _Names(GenerateJsonSchema):
-    """Schema without the titles that pydantic invents."""
+    """Generates schemas without pydantic's titles."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -97,7 +97,7 @@ class _ReplicaStatus(BaseModel):
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """The CRD as a plain object, ready to be printed as YAML or applied."""
+    """The CRD as a plain object, to be printed as YAML or applied."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -121,7 +121,7 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def job_schema() -> Schema:
-    """The schema of a TFJob with the part of `metadata` that the API server itself knows. It takes a second or two."""
+    """The schema of a TFJob with the `metadata` fields of the API server. Building it takes a second or two."""
     (version,) = custom_resource_definition()["spec"]["versions"]
     schema: Schema = version["schema"]["openAPIV3Schema"]
     metadata = schema["properties"]["metadata"]
@@ -151,14 +151,14 @@ def _columns() -> list[dict[str, Any]]:
 
     own = r".metadata.annotations.elastic\.kubeflow\.org/"
     return [
-        column("State", "string", ".status.conditions[-1:].type", "The newest condition."),
+        column("State", "string", ".status.conditions[-1:].type", "Newest condition."),
         column("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
-        column("Workers", "integer", ".status.replicaStatuses.Worker.active", "Workers that are running."),
-        column("PS", "integer", ".status.replicaStatuses.PS.active", "Parameter servers that are running."),
-        column("Step", "string", own + "step", "Training step, as of the last minute."),
-        column("ETA", "string", own + "eta", "When training is expected to end."),
+        column("Workers", "integer", ".status.replicaStatuses.Worker.active", "Running workers."),
+        column("PS", "integer", ".status.replicaStatuses.PS.active", "Running parameter servers."),
+        column("Step", "string", own + "step", "Training steps done, updated about once a minute."),
+        column("ETA", "string", own + "eta", "Expected end of training."),
         column("Deadline", "string", own + "verdict", "Whether the job is expected to meet its deadline."),
-        column("Slack", "string", own + "slack", "From its expected end to its deadline.", 1),
+        column("Slack", "string", own + "slack", "Time from the expected end to the deadline.", 1),
     ]
 
 
@@ -193,7 +193,8 @@ def _root() -> Schema:
     spec["properties"]["runPolicy"]["properties"]["schedulingPolicy"]["properties"]["queue"][
         "x-kubernetes-validations"
     ] = [_rule("self == oldSelf", "spec.runPolicy.schedulingPolicy.queue is immutable")]
-    # Bounded, because the rule compares it; and without CEL's optionals, whose cost the server cannot bound.
+    # The length is bounded because the rule compares the value. CEL optionals are avoided: the server cannot bound
+    # their cost.
     spec["properties"]["runPolicy"]["properties"]["managedBy"]["maxLength"] = 64
     named = "(has({0}.runPolicy) && has({0}.runPolicy.managedBy))"
     spec["x-kubernetes-validations"] = [
@@ -206,7 +207,8 @@ def _root() -> Schema:
     ]
     return {
         "type": "object",
-        "description": "A TensorFlow job: chief, parameter servers, workers and evaluator as pods with TF_CONFIG set.",
+        "description": "A TensorFlow job. Its chief, parameter servers, workers and evaluator are pods with "
+        "TF_CONFIG set.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -234,7 +236,7 @@ def _status() -> Schema:
     condition = _structural(_Condition.model_json_schema(schema_generator=_Names))
     condition["properties"] |= {"lastUpdateTime": time, "lastTransitionTime": time}
     counts = _structural(_ReplicaStatus.model_json_schema(schema_generator=_Names))
-    # Deprecated upstream and never written by a TFJob controller; old objects may hold it.
+    # Deprecated upstream and never written by a TFJob controller, but old objects may have it.
     counts["properties"]["labelSelector"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
         "type": "object",
@@ -249,7 +251,7 @@ def _status() -> Schema:
 
 
 def _pod_template() -> Schema:
-    # Imported here: these models cost 60 MB, and only the generation of the CRD needs them.
+    # Imported here, because these models take 60 MB and only the generation of the CRD needs them.
     from kubernetes.aio.client.models.v1_pod_template_spec import V1PodTemplateSpec  # noqa: PLC0415
 
     raw = V1PodTemplateSpec.model_json_schema(by_alias=True, mode="serialization", schema_generator=_Names)
@@ -263,7 +265,8 @@ def _pod_template() -> Schema:
 
 
 def _structural(schema: Schema, *, describe: bool = True) -> Schema:
-    """JSON schema of a pydantic model as a structural schema: references resolved, `X | None` as an optional X."""
+    """The JSON schema of a pydantic model as a structural schema: without references, and with `X | None` as optional
+    X."""
     definitions = schema.get("$defs", {})
 
     def convert(node: Schema, name: str = "") -> Schema:
@@ -303,7 +306,7 @@ def _structural(schema: Schema, *, describe: bool = True) -> Schema:
 
 
 def _known(name: str, schema: Schema) -> Schema:
-    """What the Kubernetes API says of a field and its Python model does not."""
+    """Add what the Kubernetes API defines for a field and its Python model lacks."""
     if name in QUANTITY_MAPS and schema.get("type") == "object" and "additionalProperties" in schema:
         return {**schema, "additionalProperties": QUANTITY}
     if name in QUANTITIES:
@@ -313,7 +316,7 @@ def _known(name: str, schema: Schema) -> Schema:
     keys = LIST_MAP_KEYS.get(name)
     if schema.get("type") == "array" and keys and set(keys) <= set(schema["items"].get("properties", ())):
         items = schema["items"]
-        # A key needs a value: where it is not required, the API's default.
+        # A list map key needs a value; if the key is not required, it gets the API's default.
         optional = set(keys) - set(items.get("required", ()))
         keyed = {key: {**items["properties"][key], "default": KEY_DEFAULTS.get(key, "")} for key in optional}
         return {

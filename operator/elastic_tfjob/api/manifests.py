@@ -1,9 +1,8 @@
-"""Files that users give to kubectl, read with the meaning that kubectl gives them. Pure.
+"""Manifest files, read exactly as kubectl reads them. Pure.
 
-kubectl reads YAML with go-yaml v2 and converts it to JSON (sigs.k8s.io/yaml): a date stays a text, `yes` is true,
-`0o17` is 15, `1e3` is 1000, a key that is a number becomes a text, and merge keys (`<<`) work in their order.
-Whatever the text, the result is bounded: each alias and each merge key counts with all that it stands for.
-"""
+kubectl reads YAML with go-yaml v2 and converts it to JSON (sigs.k8s.io/yaml): a date stays a string, `yes` is true,
+`0o17` is 15, `1e3` is 1000, a numeric key becomes a string, and merge keys (`<<`) apply in their order. The result is
+bounded for any text, because aliases and merge keys count with their whole content."""
 
 import base64
 import json
@@ -24,7 +23,7 @@ _DEEPEST: Final = 64
 _VALUES: Final = 100_000
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN: Final = "plain"
-"""Tag of a scalar without quotes and without a tag of its own: what it is depends on how it looks."""
+"""Tag of a scalar without quotes or an explicit tag; its type depends on its text."""
 
 _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
@@ -40,8 +39,8 @@ _SEPARATOR: Final = "---"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One document of a file. `text` is its part of the file, as it was written; `value` is JSON as kubectl sends it;
-    `notes` name what kubectl accepts silently though it is likely to be a mistake: keys that are given twice."""
+    """One document of a file. `text`: its original text. `value`: its JSON as kubectl sends it. `notes`: likely
+    mistakes that kubectl accepts silently, such as duplicate keys."""
 
     text: str
     value: Any
@@ -49,9 +48,9 @@ class Manifest:
 
 
 def manifests(text: str) -> list[Manifest]:
-    """The documents of a file as `kubectl create -f` reads it: YAML documents, or JSON objects one after the other.
-    Empty documents are left out. Raises ValueError, and nothing else, for what kubectl refuses, and for what is deeper
-    or larger than any object of Kubernetes."""
+    """The documents of a file as `kubectl create -f` reads it: YAML documents, or consecutive JSON objects. Empty
+    documents are skipped. Raises only ValueError, for input that kubectl refuses or that is deeper or larger than any
+    Kubernetes object."""
     found: list[Manifest] = []
     if text.lstrip().startswith("{"):
         found, text = _json_objects(text)
@@ -69,12 +68,12 @@ def manifests(text: str) -> list[Manifest]:
 
 
 def as_text(value: object) -> str:
-    """A JSON value as YAML that kubectl, and any other reader of YAML, reads as this value."""
+    """A JSON value as YAML that every YAML reader, including kubectl, reads as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The documents' texts. Raises ValueError for a separator that kubectl refuses."""
+    """The texts of the documents. Raises ValueError for a separator that kubectl refuses."""
     lines: list[str] = []
     for number, line in enumerate(re.findall(r"[^\n]*\n|[^\n]+", text), 1):
         if not line.startswith(_SEPARATOR):
@@ -90,8 +89,8 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _json_objects(text: str) -> tuple[list[Manifest], str]:
-    """The JSON objects that a text begins with, and the rest, which is YAML. Raises ValueError where more than one
-    object was read and what follows is none: from the second on, kubectl reads nothing but JSON."""
+    """The JSON objects at the start of a text, and the rest, which is YAML. Raises ValueError if two or more objects
+    are followed by something else, since kubectl then reads only JSON."""
     found: list[Manifest] = []
     while rest := text.lstrip():
         notes: list[str] = []
@@ -111,7 +110,7 @@ def _json_objects(text: str) -> tuple[list[Manifest], str]:
         except ValueError as error:
             if len(found) > 1:
                 raise ValueError(f"not JSON: {cut(str(error))}") from None
-            # YAML it may be: `{a: b}`, or JSON and then a separator.
+            # It may be YAML: `{a: b}`, or JSON followed by a separator.
             return found, rest if found else text
         counted = _Reader()
         found.append(Manifest(rest[:end], counted.json(value, 0), tuple(notes)))
@@ -120,15 +119,15 @@ def _json_objects(text: str) -> tuple[list[Manifest], str]:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _twice(name: str) -> str:
-    return f"the key {describe(name)} is given twice: the last one counts"
+    return f"the key {describe(name)} is given twice; the last value is used"
 
 
 class _Composer(yaml.SafeLoader):
-    """Gives nodes whose scalars are not interpreted, with libyaml's rule for tabs, which is go-yaml's."""
+    """Composes nodes with uninterpreted scalars, and treats tabs as libyaml and go-yaml do."""
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         if kind is yaml.ScalarNode:
@@ -136,7 +135,7 @@ class _Composer(yaml.SafeLoader):
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
 
     def scan_to_next_token(self) -> None:
-        """As PyYAML's, but that a tab separates tokens where no indentation is expected: `key:<tab>value`."""
+        """As in PyYAML, except that a tab separates tokens where no indentation is expected: `key:<tab>value`."""
         if self.index == 0 and self.peek() == "\ufeff":
             self.forward()
         while True:
@@ -151,7 +150,7 @@ class _Composer(yaml.SafeLoader):
                 self.allow_simple_key = True
 
     def scan_plain_spaces(self, indent: int, start_mark: Any) -> list[str]:
-        """As PyYAML's, but that a tab is white space."""
+        """As in PyYAML, except that a tab is white space."""
         length = 0
         while self.peek(length) in " \t":
             length += 1
@@ -165,13 +164,13 @@ class _Composer(yaml.SafeLoader):
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns the nodes of one document into JSON, and counts the values that it makes."""
+    """Turns the nodes of one document into JSON, and limits the number of values."""
 
     notes: list[str] = field(default_factory=list)
     _left: int = _VALUES
 
     def read(self, text: str) -> Any:
-        """The first document of a text: kubectl passes over what follows `...`."""
+        """The first document of a text; like kubectl, this ignores everything after `...`."""
         composer = _Composer(text)
         try:
             composer.check_node()
@@ -181,7 +180,7 @@ class _Reader:
         return None if node is None else self._value(node, 0)
 
     def json(self, value: Any, depth: int) -> Any:
-        """The same value, with numbers and texts as kubectl sends them."""
+        """The same value, with numbers and strings as kubectl sends them."""
         self._count(depth)
         if isinstance(value, dict):
             return {_writable(key): self.json(part, depth + 1) for key, part in value.items()}
@@ -192,9 +191,7 @@ class _Reader:
     def _count(self, depth: int) -> None:
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
-            raise ValueError(
-                f"larger or deeper than any object: {_VALUES} values and a depth of {_DEEPEST} are allowed"
-            )
+            raise ValueError(f"larger or deeper than any object; allowed: {_VALUES} values and a depth of {_DEEPEST}")
 
     def _value(self, node: yaml.Node, depth: int) -> Any:
         self._count(depth)
@@ -208,14 +205,14 @@ class _Reader:
         return found
 
     def _fill(self, node: yaml.MappingNode, found: dict[str, Any], depth: int) -> None:
-        """Set the keys of a mapping, in their order: a merge key replaces what stands before it."""
+        """Set the keys of a mapping in order. A merge key replaces keys before it."""
         own: set[str] = set()
         for key, value in node.value:
             if _is_merge(key):
                 before = dict(found)
                 self._merge(value, found, depth)
                 self.notes += [
-                    f"the merge key (<<) replaces {describe(name)}, which stands before it: put << first"
+                    f"the merge key (<<) replaces the key {describe(name)} before it; put << first"
                     for name in own
                     if found[name] != before[name]
                 ]
@@ -227,12 +224,12 @@ class _Reader:
             found[name] = self._value(value, depth + 1)
 
     def _merge(self, node: yaml.Node, found: dict[str, Any], depth: int) -> None:
-        # The first of several takes precedence.
+        # The first of several merged objects takes precedence.
         parts = reversed(node.value) if isinstance(node, yaml.SequenceNode) else (node,)
         for part in parts:
             self._count(depth)
             if not isinstance(part, yaml.MappingNode):
-                raise ValueError(f"not YAML: {_place(part)}: a merge key (<<) needs an object, or a list of objects")
+                raise ValueError(f"not YAML: {_place(part)}: a merge key (<<) needs an object or a list of objects")
             self._fill(part, found, depth + 1)
 
     def _key(self, node: yaml.Node, depth: int) -> str:
@@ -245,7 +242,7 @@ class _Reader:
         if isinstance(value, float):
             return _float_key(value)
         if value is None:
-            raise ValueError(f"not YAML: {_place(node)}: null, a list or an object is no key: put it in quotes")
+            raise ValueError(f"not YAML: {_place(node)}: null, a list or an object cannot be a key; put it in quotes")
         return str(value)
 
 
@@ -266,13 +263,13 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 
 
 def _interpreted(node: yaml.ScalarNode) -> str | bool | int | float | None:
-    """What a scalar is by its tag, or by how it looks."""
+    """The value of a scalar, from its tag or its text."""
     tag, text = node.tag.removeprefix(_TAG), node.value
     if tag == "binary":
         try:
             return base64.b64decode(re.sub("[\r\n]", "", text), validate=True).decode("utf-8", "replace")
         except ValueError:
-            raise ValueError(f"not YAML: {_place(node)}: !!binary is no base64") from None
+            raise ValueError(f"not YAML: {_place(node)}: !!binary is not base64") from None
     if tag not in (_PLAIN, "bool", "int", "float", "null", "timestamp"):
         return str(text)
     value = _plain(text)
@@ -280,12 +277,12 @@ def _interpreted(node: yaml.ScalarNode) -> str | bool | int | float | None:
     if tag == "float" and isinstance(value, int) and kind == "int":
         return float(value)
     if tag not in (_PLAIN, kind):
-        raise ValueError(f"not YAML: {_place(node)}: {describe(text)} is no !!{tag}")
+        raise ValueError(f"not YAML: {_place(node)}: {describe(text)} is not a !!{tag}")
     return value
 
 
 def _plain(text: str) -> str | bool | int | float | None:
-    """What a scalar without quotes is. A date is a text."""
+    """The value of a scalar without quotes. A date is a string."""
     if text in _WORDS:
         return _WORDS[text]
     if _NO_NUMBER.fullmatch(text):
@@ -306,23 +303,23 @@ def _plain(text: str) -> str | bool | int | float | None:
 
 
 def _number(value: float | None) -> float | None:
-    """A number as it arrives at the API server: JSON has one kind, and what is whole becomes an integer where it fits.
-    Raises ValueError for what JSON does not have."""
+    """A number as it arrives at the API server: a whole number becomes an integer if it fits. Raises ValueError for
+    numbers that JSON does not have."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError("JSON has no such number: put it in quotes")
+            raise ValueError("JSON has no such number; put it in quotes")
         if value.is_integer() and abs(value) < 2**63:
             return int(value)
         return value
     if value.bit_length() > 1_000:
-        raise ValueError(f"a number of {value.bit_length()} bits: put it in quotes")
+        raise ValueError(f"the number has {value.bit_length()} bits; put it in quotes")
     return value if -(2**63) <= value < 2**63 else float(value)
 
 
 def _float_key(value: float) -> str:
-    """A key that is a number with a fraction: the shortest text of 32 bits, as Go writes it."""
+    """A fractional number as a key: its shortest 32-bit text, as Go writes it."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     near = _as_32_bits(value)
@@ -340,7 +337,7 @@ def _as_32_bits(value: float) -> float:
 
 
 def _writable(text: str) -> str:
-    """The text, where half of a UTF-16 pair, which cannot be written, becomes the sign for what is unknown."""
+    """The text with unpaired UTF-16 surrogates, which cannot be encoded, replaced by the replacement character."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -349,7 +346,7 @@ def _writable(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts a text in quotes where any reader of YAML 1.1, go-yaml or YAML 1.2 would take it for something else."""
+    """Quotes a string if a reader of YAML 1.1, go-yaml or YAML 1.2 would read it as another type."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -1,8 +1,7 @@
-"""Values of JSON, YAML and annotations that others wrote, read with a type and bounds. Pure.
+"""Untrusted JSON, YAML and annotations, read with types and bounds. Pure.
 
-Nothing here raises anything but ValueError, whose message names the place, what is wrong there, and what was found; and
-nothing takes longer than it takes to look at the value once.
-"""
+Everything here raises only ValueError, with the place, the error and the value found, and takes time linear in the size
+of the value."""
 
 import math
 import re
@@ -60,127 +59,127 @@ __all__ = [
 ]
 
 
-# -- How large may be what others write: annotations, specs, quantities, pods' answers, the ConfigMap ------------------
-# A word beyond its limit is refused with a reason where words become types, so that nothing behind has to look again.
-# docs/limits.md has those that users can meet as a table, with what happens beyond each.
+# -- Size limits of annotations, specs, quantities, pods' answers and the ConfigMap ------------------------------------
+# A value beyond its limit is refused when it is parsed, so that no other code has to check it again. docs/limits.md
+# lists the limits and what happens beyond each.
 
 MAX_REPLICAS: Final = 2_000
-"""Replicas of one job, all types together. A dense TF_CONFIG names each of them, and of about 2,500 on it does not fit
-into one environment variable any more (Linux: 128 KiB, MAX_ARG_STRLEN)."""
+"""Replicas of one job, all types together. A dense TF_CONFIG names each replica, and with more than about 2,500 it does
+not fit into an environment variable (Linux: 128 KiB, MAX_ARG_STRLEN)."""
 
 MAX_REPLICA_TYPES: Final = 32
-"""Replica types of one job: as many as the CRD admits."""
+"""Replica types of one job, as in the CRD."""
 
 MAX_TEMPLATE_VALUES: Final = 4_000
-"""Keys and entries of lists in one pod template, at all depths. Real ones have some hundreds. Each pod is a copy of
-them, which takes 1.5 microseconds for each."""
+"""Keys and list entries in one pod template, at all depths. Real templates have a few hundred. Each pod copies them
+all, at 1.5 microseconds each."""
 
 MAX_ALL_TEMPLATES_VALUES: Final = 8_000
-"""The same of all templates of a job together: each pass reads all of them."""
+"""The same for all templates of a job together, since each reconciliation reads all of them."""
 
 MAX_DEPTH: Final = 64
-"""Objects and lists of a pod template inside each other. What a pod may have is about 12 deep."""
+"""Nesting depth of a pod template. Valid pods are about 12 levels deep."""
 
 MAX_PLACEMENT_TERMS: Final = 64
-"""Tolerations of a pod template, entries of its node selector, terms of its required node affinity, and expressions of
-these terms together: each has as many. Rounds compare all of them with each node."""
+"""Limit of each of: tolerations of a pod template, entries of its node selector, terms of its required node affinity,
+and all expressions of these terms. Each scheduling round compares them with each node."""
 
 MAX_AFFINITY_VALUES: Final = 256
-"""Values of all these expressions together."""
+"""Values in all these expressions together."""
 
 MAX_RESOURCE_NAMES: Final = 64
-"""Resources that a container requests, or is limited in."""
+"""Resources in a container's requests, and in its limits."""
 
 MAX_QUANTITY_EXPONENT: Final = 99
-"""Of a quantity in a pod template, such as 1e3, without its sign. The largest that counts is 18. The API server thinks
-for minutes about 1e-999999999, and the operator would wait for it with each pod that it asks for."""
+"""Exponent of a quantity in a pod template, such as 1e3, without its sign. Useful ones are at most 18. The API server
+takes minutes to parse 1e-999999999, and the operator would wait for it with each pod."""
 
 MAX_QUANTITY_LENGTH: Final = 64
-"""Characters of such a quantity."""
+"""Characters of a quantity in a pod template."""
 
 MAX_STEPS: Final = 2**53
-"""Training steps. Up to here a float holds each whole number exactly, and JSON's numbers are floats."""
+"""Training steps. Up to this number, floats (and so JSON numbers) represent each whole number exactly."""
 
 MAX_DURATION_S: Final = 36_500 * 86_400
-"""Seconds of one duration, about 100 years: what lies beyond is a typing error. `datetime` ends in the year 9999."""
+"""Seconds of a duration, about 100 years. A longer one is a typing error, and `datetime` ends in the year 9999."""
 
 MAX_STATUS_BYTES: Final = 64 * 1024
-"""Bytes of a pod's answer to `/status`, which has about 1 KiB."""
+"""Bytes of a pod's answer to `/status`, which normally has about 1 KiB."""
 
 MAX_ANNOTATION_BYTES: Final = 256 * 1024
-"""Bytes of one annotation: Kubernetes admits as many for all of an object's annotations together."""
+"""Bytes of one annotation. Kubernetes has the same limit for all annotations of an object together."""
 
 MAX_CONFIGURATION_BYTES: Final = 32 * 1024
-"""Bytes of `config.yaml`, which has about 1 KiB. PyYAML takes up to a second for so much, in the operator's loop."""
+"""Bytes of `config.yaml`, which normally has about 1 KiB. PyYAML takes up to a second for this size, in the operator's
+event loop."""
 
 MAX_MILLICORES: Final = 10**9
-"""CPU of one replica in thousandths of a core: a million cores, more than any machine has."""
+"""CPU of one replica in millicores: a million cores, more than any machine has."""
 
 MAX_BYTES: Final = 2**63 - 1
-"""Bytes, devices and whatever else is a resource quantity: Kubernetes' own limit (int64). What is more counts as this
-much, as in Kubernetes."""
+"""Any resource quantity, such as bytes or devices: Kubernetes' own limit (int64). As in Kubernetes, larger values count
+as this one."""
 
 MAX_POD_BYTES: Final = 2**46
-"""Bytes of memory or storage, and devices, that a pod is counted with: 64 TiB, more than a node has. Plans add up what
-thousands of replicas ask for in numbers of 64 bits."""
+"""Memory, storage or devices that one pod counts for: 64 TiB, more than a node has. Plans add up thousands of replicas
+in 64-bit numbers."""
 
 MAX_LOAN_GRACE_S: Final = 120
-"""Seconds of terminationGracePeriodSeconds that the pods of a job may have that runs on lent nodes: whoever lends one
-gets it back within minutes."""
+"""Most terminationGracePeriodSeconds for pods of loanable jobs, so that lent nodes are returned within minutes."""
 
 MAX_GENERATION: Final = 2**31
-"""Number of a job's newest size. One rescale in each second would take 68 years to get there."""
+"""Number of a job's newest size. One rescale per second would reach it after 68 years."""
 
 MAX_MEMORY_NUMBERS: Final = 16
-"""Numbers that a profile remembers of one job."""
+"""Numbers that a profile stores for one job."""
 
 MAX_MEMORY_NAME: Final = 32
-"""Characters of the name of such a number."""
+"""Characters of the name of a number that a profile stores."""
 
 MAX_NODE_NAME: Final = 253
 """Characters of a node's name: a DNS subdomain."""
 
 MAX_WORD: Final = 64
-"""Characters of a name among few: a mode of rescaling, a replica type, a size such as "2/8"."""
+"""Characters of a short name: a rescale mode, a replica type, a size such as "2/8"."""
 
 MAX_TEXT: Final = 1024
-"""Characters of a sentence that ends in an event or a condition, or of a path: an event's message has no more."""
+"""Characters of a sentence in an event or condition, or of a path. An event's message allows no more."""
 
 MAX_TOLD_TROUBLES: Final = 20
-"""Reasons why pods and containers do not run that one pass over a job tells; of the others it tells how many."""
+"""Reasons why pods do not run that one reconciliation of a job reports; of further ones, it reports the number."""
 
 MAX_TROUBLES_TEXT: Final = 4096
-"""Characters of all that is told of why one pod does not run: that is kept for each pod."""
+"""Total characters of the reasons why one pod does not run, which are stored for each pod."""
 
 MAX_UID: Final = 128
-"""Characters of an object's uid where somebody refers to it: it has 36."""
+"""Characters of a reference to an object's uid, which normally has 36."""
 
 MAX_VALUE: Final = 4096
-"""Characters of one annotation that a user writes: the longest is a path (Linux: PATH_MAX)."""
+"""Characters of an annotation written by a user. The longest is a path (Linux: PATH_MAX)."""
 
 MAX_ENTRIES: Final = 256
-"""Entries of a map or list whose entries are no replicas: speeds by size, past rescales."""
+"""Entries of a map or list other than replicas, such as speeds by size or past rescales."""
 
 MAX_RATE: Final = 1e9
-"""Training steps in a second."""
+"""Training steps per second."""
 
 MAX_PROBLEMS: Final = 10
-"""Wrong annotations of one job that are named one by one; of the others their number is said."""
+"""Problems of one job's annotations that are named; of further ones, the number is given."""
 
 MAX_PROBLEM_LENGTH: Final = 512
-"""Characters of one such problem."""
+"""Characters of the text of a problem."""
 
 MAX_STARTS: Final = 256
-"""Characters of how a program will be started, and why so."""
+"""Characters of the text that says how a program will start, and why."""
 
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)
-"""Times that are accepted. A year is left to `datetime`'s end, so that a change of zone never reaches it."""
+"""Latest accepted time. It is a year before `datetime`'s end, so that time zones cannot exceed that."""
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """The moment so many seconds later (earlier where negative), but no later than LATEST and no earlier than EARLIEST,
-    whatever the number, NaN (no time at all later) included. `moment` needs a zone."""
+    """The moment plus a number of seconds (which may be negative), limited to EARLIEST and LATEST for any number; NaN
+    counts as 0. `moment` needs a time zone."""
     if seconds != seconds:  # noqa: PLR0124
         return moment
     if seconds >= (LATEST - moment).total_seconds():
@@ -198,17 +197,17 @@ _WORD: Final = re.compile(rf"[A-Za-z][A-Za-z0-9-]{{0,{MAX_WORD - 1}}}")
 
 
 class UnknownWord(ValueError):
-    """A word that is none of those known in its place: a newer version may know it."""
+    """An unknown word, which a newer version may have written."""
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:
-    """The first characters of a text, all of which can be written again: half of a UTF-16 pair cannot."""
+    """The first characters of a text; unpaired UTF-16 surrogates, which cannot be encoded, are replaced."""
     return text[:most].encode("utf-8", "replace").decode()
 
 
 def describe(value: object) -> str:
-    """A value in an error message: a short one as it is written in JSON or Python, a large one by its kind and size.
-    It is never looked into: `repr` of a deep one ends in a RecursionError, and of a large one in a large text."""
+    """A value for an error message: short values literally, large ones by type and size. The value is not traversed,
+    since `repr` of a deep value raises RecursionError, and of a large value is a large text."""
     if isinstance(value, str):
         shown = repr(cut(value, _SHOWN))
         return shown if len(value) <= _SHOWN else f"{shown}… ({len(value)} characters)"
@@ -224,15 +223,15 @@ def describe(value: object) -> str:
 
 
 def few(problems: Iterable[str]) -> list[str]:
-    """The first problems, each cut, and how many there are beyond them."""
+    """The first problems, each cut to its maximum length, and the number of further ones."""
     found = list(problems)
     kept = [cut(problem, MAX_PROBLEM_LENGTH) for problem in found[:MAX_PROBLEMS]]
     return kept if len(found) <= MAX_PROBLEMS else [*kept, f"and {len(found) - MAX_PROBLEMS} more problems"]
 
 
 def moment(text: str) -> datetime:
-    """A time in RFC 3339, with its zone; fractions of a second are accepted. Raises ValueError for anything else, and
-    for years before 1970 or after 9998."""
+    """Parse an RFC 3339 time with a time zone; fractions of a second are accepted. Raises ValueError for anything else,
+    and for years before 1970 or after 9998."""
     if len(text) > MAX_WORD:
         raise ValueError(f"not a time: {describe(text)}")
     found = datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -242,12 +241,11 @@ def moment(text: str) -> datetime:
 
 
 class Fields:
-    """Typed access to an object of JSON. What is missing is as what is null; keys that nobody asks for are passed over,
-    since a newer version may have written them.
+    """Typed access to a JSON object. A missing key counts as null. Unknown keys are ignored, since a newer version may
+    have written them.
 
-    Two kinds of numbers: one that something is decided by (`whole`) is wrong beyond its bounds; one that was measured
-    (`number`, `integer`) is then not known, as is one that is not finite (a loss that diverged).
-    """
+    There are two kinds of numbers. A number used in decisions (`whole`) is invalid beyond its bounds. A measured number
+    (`number`, `integer`) beyond its bounds, or not finite (as a diverged loss), counts as unknown."""
 
     __slots__ = ("_place", "_raw")
 
@@ -258,30 +256,30 @@ class Fields:
         self._place = place
 
     def place(self, name: str) -> str:
-        """Where a key is, for a message."""
+        """The place of a key, for a message."""
         return f"{self._place}.{cut(name, MAX_WORD)}" if self._place else cut(name, MAX_WORD)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a key, null or not."""
+        """Whether the key exists, even if it is null."""
         return name in self._raw
 
     def wrong(self, name: str, wanted: str) -> ValueError:
-        """What to raise where a value is not what is wanted."""
+        """The error for a value of a wrong type."""
         return ValueError(f"{self.place(name)} is not {wanted}: {describe(self._raw.get(name))}")
 
     def any(self, name: str) -> object:
-        """The value as it is, for a reader of its own."""
+        """The raw value, for a separate reader."""
         return self._raw.get(name)
 
     def flag(self, name: str) -> bool | None:
-        """true or false."""
+        """A boolean."""
         value = self._raw.get(name)
         if value is None or isinstance(value, bool):
             return value
         raise self.wrong(name, "true or false")
 
     def number(self, name: str, most: float, *, least: float | None = 0.0) -> float | None:
-        """A measured number; None beyond `most`. `least` None is as `-most`, beyond which it is None too."""
+        """A measured number; None if it is above `most` or, with `least` None, below `-most`."""
         value = self._raw.get(name)
         if value is None:
             return None
@@ -292,7 +290,7 @@ class Fields:
         return float(value) if -most <= value <= most and math.isfinite(value) else None
 
     def integer(self, name: str, most: int, *, least: int | None = 0) -> int | None:
-        """A measured number that is whole; else as `number`."""
+        """A measured whole number; otherwise as `number`."""
         value = self.number(name, most, least=least)
         if value is not None and not value.is_integer():
             raise self.wrong(name, "a whole number")
@@ -308,16 +306,16 @@ class Fields:
         return value
 
     def text(self, name: str, most: int = MAX_TEXT, default: str = "") -> str:
-        """A text, of which the first `most` characters are kept."""
+        """A string, cut to `most` characters."""
         value = self._raw.get(name)
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self.wrong(name, "a text")
+            raise self.wrong(name, "a string")
         return cut(value, most)
 
     def word(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of these words. Raises UnknownWord for another one, which a newer version may have written."""
+        """One of the allowed words. Raises UnknownWord for another one, which a newer version may have written."""
         value = self._raw.get(name)
         if not isinstance(value, str) or value not in allowed:
             wrong = self.wrong(name, " or ".join(allowed))
@@ -325,7 +323,7 @@ class Fields:
         return value
 
     def time(self, name: str, *, empty: bool = False) -> str | None:
-        """A time as `moment` reads it; None for an empty text, too, where that is allowed."""
+        """A time as `moment` reads it; also None for an empty string, if `empty` allows that."""
         value = self._raw.get(name)
         if value is None or (empty and value == ""):
             return None
@@ -336,12 +334,12 @@ class Fields:
         return str(value)
 
     def within(self, name: str) -> "Fields | None":
-        """The object below a key."""
+        """The object under a key."""
         value = self._raw.get(name)
         return None if value is None else Fields(value, self.place(name))
 
     def items(self, name: str, most: int = MAX_ENTRIES) -> list[Any]:
-        """A list of at most so many, whatever is in it; empty where it is missing."""
+        """A list of at most `most` entries of any type; empty if it is missing."""
         value = self._raw.get(name)
         if value is None:
             return []
@@ -355,11 +353,11 @@ class Fields:
             yield Fields(each, f"{self.place(name)}[{index}]")
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, whatever they are, for a reader that looks at each."""
+        """All keys, for a reader that handles each of them."""
         return iter(self._raw)
 
     def names(self, most: int = MAX_ENTRIES) -> Iterator[str]:
-        """The keys, where they are data: each of 1 to MAX_WORD characters, and at most so many."""
+        """The keys of a map whose keys are data: at most `most`, each of 1 to MAX_WORD characters."""
         if len(self._raw) > most:
             raise ValueError(f"{self._place} has {len(self._raw)} keys; at most {most} are allowed")
         for name in self._raw:
@@ -369,7 +367,7 @@ class Fields:
 
 
 class Lenient:
-    """Reading of what nothing hangs on: a value that is wrong is None, at no cost to the others, and `problems` has its
+    """Reads optional values: an invalid value becomes None, other values are not affected, and `problems` gets the
     message."""
 
     __slots__ = ("problems",)
@@ -378,7 +376,7 @@ class Lenient:
         self.problems: list[str] = []
 
     def __call__(self, read: Callable[P, T | None], *args: P.args, **named: P.kwargs) -> T | None:
-        """What `read` gives, a method of Fields or a reader that is made of them; None where it raises ValueError."""
+        """The result of `read`, a method of Fields or a function that uses Fields; None if it raises ValueError."""
         try:
             return read(*args, **named)
         except ValueError as error:
@@ -386,18 +384,17 @@ class Lenient:
             return None
 
 
-# -- YAML of this project's own files: strict, and bounded whatever is in it -------------------------------------------
-# What users give to kubectl is read by `api.manifests`.
+# -- Strict and bounded YAML, for this project's own files -------------------------------------------------------------
+# `api.manifests` reads kubectl's files.
 
 
 class _Loader(yaml.SafeLoader):
-    """Without merge keys (`<<`): a few lines of them, each with the one before ten times, are more than fits into
-    memory. An alias by itself is a second name, and costs nothing. Nor may a key be there twice, of which PyYAML takes
-    the last one without a word."""
+    """A loader that refuses merge keys (`<<`), because a few nested ones can exceed all memory (aliases alone cannot).
+    It also refuses duplicate keys, of which PyYAML silently uses the last."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read here", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not allowed here", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found = super().construct_mapping(node, deep)
@@ -405,19 +402,20 @@ class _Loader(yaml.SafeLoader):
             left = set(found)
             for key, _ in node.value:
                 if (name := self.construct_object(key, deep=True)) not in left:
-                    said = f"the key {describe(name)} is there twice"
+                    said = f"the key {describe(name)} is given twice"
                     raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
                 left.remove(name)
         return found
 
 
 def document(text: str) -> Any:
-    """The only document of a text; None where it has none. Raises ValueError, and nothing else."""
+    """The only document of a text; None if there is none. Raises only ValueError."""
     try:
         found = list(yaml.load_all(text, _Loader))
     except RecursionError:
         raise ValueError("not YAML: nested too deeply") from None
-    # Beside its own errors PyYAML lets through what a value's conversion raises: AttributeError for `!!timestamp 9`.
+    # Besides its own errors, PyYAML also raises errors from converting values, such as AttributeError for `!!timestamp
+    # 9`.
     except Exception as error:
         raise ValueError(f"not YAML: {cut(' '.join(str(error).split()))}") from error
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""The words of a scenario file: what jobs to make, instead of a trace that lists them."""
+"""The schema of a scenario file, which describes jobs to generate instead of listing them as a trace does."""
 
 import itertools
 import re
@@ -10,14 +10,14 @@ from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICA
 from elastic_tfjob.api.words import did_you_mean
 
 MAX_NODES: Final = 100_000
-"""Nodes of a simulated pool: twenty times what Kubernetes is tested with."""
+"""Nodes of a simulated pool: twenty times the number that Kubernetes is tested with."""
 
 MAX_GPUS_PER_NODE: Final = 1024
 
 MAX_SCENARIO_JOBS: Final = 10_000_000
-"""Jobs that scenarios make, all replications together: about 10 GB of memory."""
+"""Jobs that a scenario generates in all replications together; they take about 10 GB of memory."""
 
-# What pydantic says of its types of errors in words of Python or of its own.
+# Messages for pydantic's error types whose own messages use Python terms.
 _PLAINLY: Final = {
     "extra_forbidden": "is not known",
     "missing": "is missing",
@@ -25,7 +25,7 @@ _PLAINLY: Final = {
     "model_type": "should be an object with keys",
     "list_type": "should be a list",
     "tuple_type": "should be a list",
-    "string_type": "should be a text",
+    "string_type": "should be a string",
     "float_type": "should be a number",
     "float_parsing": "should be a number",
     "int_type": "should be a whole number",
@@ -51,7 +51,7 @@ class Lognormal(_Model):
 
 
 class Distribution(_Model):
-    """A number drawn anew for each job: exactly one of these."""
+    """A random number, drawn for each job. Exactly one kind must be given."""
 
     uniform: tuple[float, float] | None = None
     exponential: Positive | None = Field(None, description="its mean")
@@ -69,8 +69,8 @@ Number = float | Distribution
 
 
 class Arrivals(_Model):
-    """When jobs come: `fixed` one every `every_s`; `uniform` in [0, window_s]; `poisson` at `per_hour`; `burst` all at
-    once; `diurnal` Poisson whose rate swings between 0 and twice `per_hour` with its peak at 15:00."""
+    """When jobs arrive. `fixed`: one every `every_s`; `uniform`: in [0, window_s]; `poisson`: at the rate `per_hour`;
+    `burst`: all at once; `diurnal`: Poisson with a rate between 0 and twice `per_hour`, which peaks at 15:00."""
 
     kind: Literal["fixed", "uniform", "poisson", "burst", "diurnal"] = "poisson"
     every_s: Positive = 30.0
@@ -79,7 +79,7 @@ class Arrivals(_Model):
 
 
 class Replicas(_Model):
-    """`count` replicas, elastic between `min` and `max` (the count itself where not given), each asking for this."""
+    """`count` replicas, elastic between `min` and `max` (default: the count), each with these requests."""
 
     count: Number = 1
     min: int | None = Field(None, ge=1, le=MAX_REPLICAS)
@@ -91,7 +91,7 @@ class Replicas(_Model):
     @model_validator(mode="after")
     def ordered(self) -> "Replicas":
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min, {self.min}, is above max, {self.max}")
+            raise ValueError(f"min {self.min} is above max {self.max}")
         return self
 
 
@@ -104,8 +104,8 @@ class Loss(_Model):
 
 
 class JobClass(_Model):
-    """One kind of job. Its length is `duration_s` at the declared size, or `steps`. `deadline_factor` sets a deadline
-    at arrival plus this times the duration."""
+    """One kind of job. Its length is `duration_s` at the declared size, or `steps`. With `deadline_factor` the deadline
+    is the arrival plus this factor times the duration."""
 
     name: str
     weight: Positive = 1.0
@@ -131,7 +131,7 @@ class JobClass(_Model):
 
 
 class Inference(_Model):
-    """The second pool of nodes, with a daily swing of its own demand."""
+    """A second pool of nodes, whose own demand varies over the day."""
 
     nodes: int = Field(ge=1, le=MAX_NODES)
     gpus_per_node: Gpus = 8
@@ -142,14 +142,14 @@ class Inference(_Model):
 
 
 class PoolFile(Inference):
-    """A file with such a pool: also the share of jobs that may run on the nodes it lends."""
+    """A pool file: an inference pool, and the share of jobs that may run on its lent nodes."""
 
     loanable: float | None = Field(None, ge=0, le=1)
 
 
 class NodeHistory(_Model):
-    """What happens to a node: it is lost at `lost_s` and back at `back_s`, if ever. One with `added_s` is not in the
-    cluster before that. Times are the scenario's."""
+    """Changes of a node: it is lost at `lost_s` and returns at `back_s`, if given. A node with `added_s` joins the
+    cluster at that time. Times are seconds of the scenario."""
 
     node: str
     added_s: float | None = Field(None, ge=0)
@@ -188,7 +188,7 @@ class Scenario(_Model):
 
 
 def parse_scenario(content: object) -> Scenario:
-    """Raises ValueError whose lines name each place, what is wrong there and what was found."""
+    """Raises ValueError with a line per problem: the place, the error and the value found."""
     try:
         return Scenario.model_validate(content)
     except ValidationError as e:
@@ -196,7 +196,7 @@ def parse_scenario(content: object) -> Scenario:
 
 
 def parse_pool(content: object) -> PoolFile:
-    """Raises ValueError as `parse_scenario`."""
+    """Raises ValueError as `parse_scenario` does."""
     try:
         return PoolFile.model_validate(content)
     except ValidationError as e:
@@ -204,21 +204,21 @@ def parse_pool(content: object) -> PoolFile:
 
 
 def wrong_places(e: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
-    """One line per error, few of them: where, what, and the value found. With the `model` that was read: also the
-    nearest key that there is."""
+    """A limited number of lines, one per error: the place, the error and the value found. With `model`, the line also
+    suggests the nearest key."""
     errors = e.errors(include_url=False, include_context=False)
     inside = {error["loc"][:length] for error in errors for length in range(1, len(error["loc"]))}
     return few(
         f"{_place(error['loc'])}{_said(error['type'], error['msg'])} "
         f"(found {describe(error['input'])}){_meant(error['type'], error['loc'], error['msg'], error['input'], model)}"
         for error in errors
-        # A list whose items are wrong is told to be empty, too.
+        # pydantic also reports a list with invalid items as too short.
         if not (error["type"] == "too_short" and error["loc"] in inside)
     )
 
 
 _NO_KEY: Final = re.compile(r".*[\[(].*|float|int|str|bool")
-"""Parts of a place that say which of several kinds was tried."""
+"""Parts of a place that name a type of a union, not a key."""
 
 
 def _place(place: tuple[int | str, ...]) -> str:
@@ -235,8 +235,8 @@ def _meant(kind: str, place: tuple[int | str, ...], message: str, found: object,
 
 
 def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """Keys that there are at a place of this model. Parts of the place that are no keys, such as which of several kinds
-    was read, stay where they are."""
+    """The known keys at a place of the model. Parts of the place that are not keys, such as types of a union, are
+    skipped."""
     models = [model]
     for part in place:
         inner = [
@@ -256,6 +256,6 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
 
 
 def _said(kind: str, message: str) -> str:
-    """What follows the place, for people who write YAML and know of no pydantic: from its type of error and message."""
+    """The message after the place, for people who write YAML and do not know pydantic."""
     said = _PLAINLY.get(kind, message).removeprefix("Value error, ")
     return f" {said.removeprefix('Input ')}" if said.startswith(("is ", "Input should ", "should ")) else f": {said}"

@@ -1,4 +1,4 @@
-"""What an object has that its schema has not, as the API server says it with `fieldValidation=Strict`. Pure."""
+"""Unknown fields and invalid values of an object, as the API server finds them with `fieldValidation=Strict`. Pure."""
 
 import difflib
 import re
@@ -17,20 +17,20 @@ Path = tuple[str | int, ...]
 _ANY_KEY: Final = "*"
 _ANY_ITEM: Final = "[]"
 _ALIKE: Final = 0.75
-# Of fields that older versions of TFJob had under another name.
+# Fields that older versions of TFJob had under other names.
 _RENAMED: Final = {
     "ttlSecondsAfterFinishing": "ttlSecondsAfterFinished",
     "replicaSpecs": "tfReplicaSpecs",
     "cleanupPodPolicy": "cleanPodPolicy",
 }
-# At the top, or in spec, these are meant for the job itself.
+# Fields that belong to metadata when they are found at the top or in spec.
 _OF_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations")
-# How many steps lead to a field of a replica type: spec, tfReplicaSpecs, its name, the field.
+# Length of the path to a field of a replica type: spec, tfReplicaSpecs, the type, the field.
 _OF_REPLICA: Final = 4
 _KINDS: Final = {
     "object": "an object",
     "array": "a list",
-    "string": "a text (put it in quotes)",
+    "string": "a string (put it in quotes)",
     "integer": "a whole number",
     "number": "a number",
     "boolean": "true or false",
@@ -39,8 +39,8 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A place where an object does not fit its schema. `unknown`: the schema has no such field. `right` is what to
-    write instead, where that is known; `kind` the type that a value of another type should have."""
+    """A place where an object does not match its schema. `unknown`: the schema has no such field. `right`: what to
+    write instead, if known. `kind`: the required type of a value."""
 
     at: Path
     text: str
@@ -55,19 +55,18 @@ class Misfit:
 
 
 class Strict:
-    """Compares objects with one structural schema (a CRD's)."""
+    """Compares objects with a CRD's structural schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     def misfits(self, value: object) -> Iterator[Misfit]:
-        """Unknown fields, and values of a wrong type or form; not what CEL rules say. `value` is JSON of bounded
-        depth."""
+        """Unknown fields and values of a wrong type or form, without CEL rules. `value` is JSON of bounded depth."""
         yield from self._look(self._schema, value, ())
 
     @cached_property
     def _places(self) -> dict[str, list[Path]]:
-        """All places that have a field of this name."""
+        """By name: all places with such a field."""
         found: dict[str, list[Path]] = {}
         waiting: list[tuple[Schema, Path]] = [(self._schema, ())]
         while waiting:
@@ -90,7 +89,7 @@ class Strict:
         if kind is None:
             return
         if not _is(kind, value):
-            yield Misfit(path, f"it is {_said(value)}; allowed is {_KINDS.get(kind, kind)}", kind=kind)
+            yield Misfit(path, f"it is {_said(value)}; allowed: {_KINDS.get(kind, kind)}", kind=kind)
         elif isinstance(value, dict):
             yield from self._object(schema, value, path)
         elif isinstance(value, list):
@@ -104,7 +103,7 @@ class Strict:
         known, others = schema.get("properties") or {}, schema.get("additionalProperties")
         for name, inner in value.items():
             if name in known:
-                # The API server drops a null where a field is not required.
+                # The API server drops null values of optional fields.
                 if inner is not None or name in (schema.get("required") or ()):
                     yield from self._look(known[name], inner, (*path, name))
             elif isinstance(others, Mapping):
@@ -115,10 +114,10 @@ class Strict:
                 yield Misfit((*path, name), "v1 has no such field", right, unknown=True)
         for name in schema.get("required") or ():
             if name not in value:
-                yield Misfit((*path, name), "it is missing, and required")
+                yield Misfit((*path, name), "this required field is missing")
 
     def _right(self, path: Path, siblings: Sequence[str]) -> str:
-        """Where the schema has a field: elsewhere under this name, or here under a name that is alike."""
+        """The correct place for a field: elsewhere with this name, or here with a similar name."""
         name = _RENAMED.get(str(path[-1]), str(path[-1]))
         if len(path) <= 2 and name in _OF_METADATA:
             return f"metadata.{name}"
@@ -128,14 +127,14 @@ class Strict:
             return shown(_filled(self._nearest(name, path), path))
         if alike := _alike(name, siblings):
             return shown((*path[:-1], alike))
-        # A typing error of a field that belongs elsewhere: only close by, as a pod has hundreds of names.
+        # A misspelled field of another place: only near places count, because a pod has hundreds of names.
         near_by = [each for each, places in self._places.items() if any(_near(place, path) for place in places)]
         if alike := _alike(name, near_by):
             return shown(_filled(self._nearest(alike, path), path))
         return ""
 
     def _nearest(self, name: str, path: Path) -> Path:
-        """The one that has the most steps in common with the path; else the replica type's, else the container's."""
+        """The place that shares the most steps with the path; if equal, the replica type's, then the container's."""
         return max(
             self._places[name],
             key=lambda place: (_shared(place, path), len(place) == _OF_REPLICA, "containers" in place, -len(place)),
@@ -143,7 +142,7 @@ class Strict:
 
 
 def without_nulls(value: Any) -> Any:
-    """JSON of bounded depth as the API server stores it: a null is a field that is not there."""
+    """JSON of bounded depth as the API server stores it: without null fields."""
     if isinstance(value, Mapping):
         return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -166,7 +165,7 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 
 def _shared(place: Path, path: Path) -> int:
-    """How many steps from the root two paths have in common."""
+    """How many first steps two paths share."""
     count = 0
     for a, b in zip(place, path, strict=False):
         if a not in (b, _ANY_KEY) and not (a == _ANY_ITEM and isinstance(b, int)):
@@ -176,7 +175,7 @@ def _shared(place: Path, path: Path) -> int:
 
 
 def _near(place: Path, path: Path) -> bool:
-    """Whether a place is one step away: a field of the parent, or of an object beside."""
+    """Whether a place is one step away: a field of the parent or of a sibling object."""
     shared = _shared(place, path)
     return shared >= len(path) - 2 and len(place) - shared <= 2
 
@@ -187,7 +186,7 @@ def _filled(place: Path, path: Path) -> Path:
 
 
 def _twice(schema: Schema, value: Sequence[Any], path: Path) -> Iterator[Misfit]:
-    """Entries of a list that have the same key, such as two containers of one name."""
+    """List entries with the same key, such as two containers with one name."""
     if schema.get("x-kubernetes-list-type") != "map":
         return
     defaults = (schema.get("items") or {}).get("properties") or {}
@@ -197,7 +196,7 @@ def _twice(schema: Schema, value: Sequence[Any], path: Path) -> Iterator[Misfit]
             continue
         key = tuple(str(each.get(name, defaults.get(name, {}).get("default", ""))) for name in names)
         if key in seen:
-            yield Misfit((*path, index), f"{', '.join(names)} {', '.join(key)} is there twice")
+            yield Misfit((*path, index), f"{', '.join(names)} {', '.join(key)} is given twice")
         seen.add(key)
 
 
@@ -213,16 +212,16 @@ def _said(value: object) -> str:
 
 def _int_or_string(schema: Schema, value: object, path: Path) -> Iterator[Misfit]:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        said = "put it in quotes" if isinstance(value, float) else "allowed is a whole number or a text"
+        said = "put it in quotes" if isinstance(value, float) else "allowed: a whole number or a string"
         yield Misfit(path, f"it is {_said(value)}: {said}", kind="string" if isinstance(value, float) else "")
     elif (pattern := schema.get("pattern")) and not re.search(pattern, str(value)):
-        yield Misfit(path, f"{describe(value)} is no quantity such as 500m, 2 or 4Gi")
+        yield Misfit(path, f"{describe(value)} is not a quantity such as 500m, 2 or 4Gi")
 
 
 def _scalar(schema: Schema, value: Any, path: Path) -> Iterator[Misfit]:
     if (allowed := schema.get("enum")) and value not in allowed:
-        yield Misfit(path, f"it is {_said(value)}; allowed is {' or '.join(map(str, allowed))}")
+        yield Misfit(path, f"it is {_said(value)}; allowed: {' or '.join(map(str, allowed))}")
     elif (most := schema.get("maxLength")) and len(value) > most:
-        yield Misfit(path, f"it has {len(value)} characters; allowed are {most}")
+        yield Misfit(path, f"it has {len(value)} characters; allowed: {most}")
     elif (pattern := schema.get("pattern")) and not re.search(pattern, value):
-        yield Misfit(path, f"{describe(value)} does not have the form {pattern}")
+        yield Misfit(path, f"{describe(value)} does not match the pattern {pattern}")

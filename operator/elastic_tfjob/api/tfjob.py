@@ -1,9 +1,8 @@
 """The kubeflow.org/v1 TFJob as users write it.
 
-The models describe `spec` alone: pod templates stay plain dictionaries because the operator passes them on unread, and
-status is the operator's own (controller/model/status.py). Defaults are applied in memory and never written back to
-the API object, as upstream does.
-"""
+The models describe only `spec`. Pod templates stay plain dictionaries, because the operator passes them on unread. The
+operator writes status itself (controller/model/status.py). As in upstream, defaults are applied in memory and never
+written to the API object."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from elastic_tfjob.api.reading import (
     describe,
     few,
 )
+from elastic_tfjob.api.words import REPLICA_TYPES
 
 __all__ = [
     "COMPLETION_INDEX_LABEL",
@@ -59,31 +59,29 @@ __all__ = [
 ]
 
 
-# -- How much a spec may hold beside its replicas ----------------------------------------------------------------------
-# What it costs to make a pod of a template, and to plan for it.
-#
-# A spec of 1.5 MB, which Kubernetes admits, is half a million objects where it is made of small ones; each pod is a
-# copy of them all, and each pass and each round reads some. This is looked at before anything else of a spec is, in
-# time that the limits bound whatever the spec is: nothing here recurses, and a walk ends where there is too much.
+# -- Size limits of a spec ---------------------------------------------------------------------------------------------
+# They bound the cost of creating pods from a template, and of planning. Kubernetes admits specs of 1.5 MB, which can be
+# half a million objects. Each pod copies them all, and each reconciliation and scheduling round reads some. The limits
+# are checked before anything else, in bounded time: nothing here recurses, and a walk ends at the limit.
 
 _REQUIRED: Final = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
 
-# Where a pod's spec holds quantities, at whatever depth: objects of them, and single ones.
+# Fields of a pod spec with quantities, at any depth: objects of quantities, and single quantities.
 _QUANTITIES: Final = ("limits", "requests", "overhead")
 _QUANTITY: Final = ("sizeLimit", "divisor")
 _EXPONENT: Final = re.compile(r"[eE][+-]?0*([0-9]+)$")
 
 
 def oversized(spec: object) -> Iterator[str]:
-    """What of a TFJob's spec, as the API sends it, is more than is allowed: where, how much, and what is allowed. What
-    is of another type than it should be is passed over."""
+    """Parts of a TFJob's spec, as the API sends it, that are too large: where, how large, and what is allowed. Values
+    of a wrong type are ignored."""
     spec = _object(spec)
     policy = _object(_object(spec.get("runPolicy")).get("schedulingPolicy"))
     yield from _many("spec.runPolicy.schedulingPolicy.minResources", policy.get("minResources"), MAX_RESOURCE_NAMES)
     types = _object(spec.get("tfReplicaSpecs"))
     if len(types) > MAX_REPLICA_TYPES:
-        yield f"spec.tfReplicaSpecs: {len(types)} replica types, allowed are {MAX_REPLICA_TYPES}"
+        yield f"spec.tfReplicaSpecs: {len(types)} replica types; allowed: {MAX_REPLICA_TYPES}"
         return
     total, each_fits = 0, True
     for name, replica in types.items():
@@ -99,15 +97,15 @@ def oversized(spec: object) -> Iterator[str]:
     if each_fits and total > MAX_ALL_TEMPLATES_VALUES:
         yield (
             f"spec.tfReplicaSpecs: the templates of all types together have {total} values (keys and entries of "
-            f"lists), allowed are {MAX_ALL_TEMPLATES_VALUES}"
+            f"lists); allowed: {MAX_ALL_TEMPLATES_VALUES}"
         )
 
 
 def oversized_jobset(spec: object) -> Iterator[str]:
-    """The same of a JobSet's spec, whose replicated jobs are one replica type each."""
+    """The same for a JobSet's spec, whose replicated jobs are one replica type each."""
     jobs = _list(_object(spec).get("replicatedJobs"))
     if len(jobs) > MAX_REPLICA_TYPES:
-        yield f"spec.replicatedJobs: {len(jobs)} replicated jobs, allowed are {MAX_REPLICA_TYPES}"
+        yield f"spec.replicatedJobs: {len(jobs)} replicated jobs; allowed: {MAX_REPLICA_TYPES}"
         return
     for job in map(_object, jobs):
         path = f"spec.replicatedJobs[{cut(str(job.get('name')), MAX_WORD)}].template.spec.template"
@@ -150,7 +148,7 @@ def _quantities(found: object) -> str:
         if not isinstance(amount, str):
             continue
         if len(amount) > MAX_QUANTITY_LENGTH:
-            return f"{where}: a quantity of {len(amount)} characters, allowed are {MAX_QUANTITY_LENGTH}"
+            return f"{where}: a quantity of {len(amount)} characters; allowed: {MAX_QUANTITY_LENGTH}"
         exponent = _EXPONENT.search(amount)
         if exponent is not None and int(exponent.group(1)) > MAX_QUANTITY_EXPONENT:
             return f"{where}: {amount} has an exponent beyond {MAX_QUANTITY_EXPONENT}, the most allowed"
@@ -190,14 +188,14 @@ def _affinity(pod: Mapping[str, Any], path: str) -> Iterator[str]:
     values = sum(len(_list(_object(each).get("values"))) for each in requirements)
     yield from _many(path, terms, MAX_PLACEMENT_TERMS)
     if len(requirements) > MAX_PLACEMENT_TERMS:
-        yield f"{path}: {len(requirements)} expressions of all terms together, allowed are {MAX_PLACEMENT_TERMS}"
+        yield f"{path}: {len(requirements)} expressions in all terms; allowed: {MAX_PLACEMENT_TERMS}"
     if values > MAX_AFFINITY_VALUES:
-        yield f"{path}: {values} values of all expressions together, allowed are {MAX_AFFINITY_VALUES}"
+        yield f"{path}: {values} values in all expressions; allowed: {MAX_AFFINITY_VALUES}"
 
 
 def _many(path: str, found: object, most: int) -> Iterator[str]:
     if isinstance(found, dict | list) and len(found) > most:
-        yield f"{path}: {len(found)} entries, allowed are {most}"
+        yield f"{path}: {len(found)} entries; allowed: {most}"
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -213,9 +211,9 @@ VERSION: Final = "v1"
 KIND: Final = "TFJob"
 PLURAL: Final = "tfjobs"
 
-# The container that trains, and the port its TensorFlow server listens on.
+# The training container, and the port of its TensorFlow server.
 CONTAINER: Final = "tensorflow"
-# What Trainer v2 and its SDK call it, and the labels by which they find the pods of a TrainJob.
+# The training container's name in Trainer v2 and its SDK, and their labels of a TrainJob's pods.
 NODE_CONTAINER: Final = "node"
 JOBSET_NAME_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB_LABEL: Final = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -223,7 +221,7 @@ COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 PORT_NAME: Final = "tfjob-port"
 PORT: Final = 2222
 
-# What downstream tools (Kueue, Katib, the Python SDK) select pods by: upstream's words, kept to the letter.
+# Upstream's labels, unchanged: downstream tools (Kueue, Katib, the Python SDK) select pods by them.
 CONTROLLER_NAME: Final = "tfjob-controller"
 OPERATOR_NAME_LABEL: Final = "training.kubeflow.org/operator-name"
 JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
@@ -231,10 +229,7 @@ REPLICA_TYPE_LABEL: Final = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL: Final = "training.kubeflow.org/replica-index"
 JOB_ROLE_LABEL: Final = "training.kubeflow.org/job-role"
 
-# In the order in which upstream evaluates their state.
-REPLICA_TYPES: Final = ("Chief", "Evaluator", "Master", "PS", "Worker")
-
-# The one value of runPolicy.managedBy that means "this operator"; unset means it too.
+# The value of runPolicy.managedBy that means this operator; unset means the same.
 MANAGED_BY_OPERATOR: Final = "kubeflow.org/training-operator"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 
@@ -258,12 +253,11 @@ Quantity = Annotated[
 
 
 MAX_NAME: Final = 63
-"""Characters of a Service's name, which is a DNS label. Each replica's pod and Service have the same name."""
+"""Maximum characters of a Service name, a DNS label. A replica's pod and Service have the same name."""
 
 
 class InvalidTFJob(ValueError):
-    """A spec that no TFJob may have; `problems` has a line each: field path, what is wrong, what was found. There are
-    no more than a few, none of them long."""
+    """An invalid spec. `problems` has a few short lines with the field path, the error and the value found."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = few(problems)
@@ -271,108 +265,117 @@ class InvalidTFJob(ValueError):
 
 
 class _Model(BaseModel):
-    # Unknown fields are ignored: the CRD has pruned them already, and an operator that is older than the CRD must not
-    # fail on a newer field.
+    # Unknown fields are ignored: the CRD prunes them, and an operator older than the CRD must not fail on a newer
+    # field.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
 
 class SchedulingPolicy(_Model):
     """How a gang scheduler treats the job. Used only when the operator runs with `--gang-scheduler-name`."""
 
-    min_available: Int32 | None = Field(None, description="Pods that must be placed together; default: all of them.")
+    min_available: Int32 | None = Field(
+        None, description="Number of pods that must be placed together. Default: all pods."
+    )
     queue: str | None = Field(None, description="Queue of the gang scheduler. Immutable.")
     min_resources: dict[str, Quantity] | None = Field(
-        None, description="Resources that must be free before the gang starts; default: computed from the templates."
+        None, description="Resources that must be free before the gang starts. Default: computed from the templates."
     )
     priority_class: str | None = Field(None, description="PriorityClass of the PodGroup (not of the pods).")
     schedule_timeout_seconds: Int32 | None = Field(
-        None, description="Seconds the gang may wait for its pods to be placed (scheduler-plugins only)."
+        None, description="Seconds that the gang may wait for placement (scheduler-plugins only)."
     )
 
 
 class RunPolicy(_Model):
-    """When the job ends and what happens to its pods then."""
+    """When the job ends, and what happens to its pods afterwards."""
 
     clean_pod_policy: str | None = Field(
         None,
-        description="Which pods and services to delete once the job has finished: None (the default), Running (pods "
+        description="Which pods and services to delete when the job has finished: None (the default), Running (pods "
         "that are Running or Pending) or All.",
     )
     ttl_seconds_after_finished: Int32 | None = Field(
-        None, description="Delete the TFJob so many seconds after it finished. Default: never."
+        None, description="Seconds after the job's end until the TFJob is deleted. Default: never."
     )
     active_deadline_seconds: Int64 | None = Field(
-        None, description="Fail the job when it has been active for longer than this, in seconds from startTime."
+        None, description="Seconds from startTime after which the job fails. Default: no limit."
     )
     backoff_limit: Int32 | None = Field(
-        None, description="Fail the job when the containers of its running pods were restarted so many times in all."
+        None,
+        description="Total number of container restarts in the running pods after which the job fails. Default: no "
+        "limit.",
     )
     scheduling_policy: SchedulingPolicy | None = Field(None, description="Gang scheduling.")
     suspend: bool = Field(
         False,
-        description="true removes all pods and services and keeps the job; false again starts it anew.",
+        description="true deletes all pods and services and keeps the job; false starts the job again.",
     )
     managed_by: str | None = Field(
         None,
-        description="The controller that runs this job; others ignore it. Immutable.",
+        description="The controller that runs this job; all others ignore it. Immutable.",
         json_schema_extra={"enum": [MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE]},
     )
 
 
 def nameable(job: str, replica_type: str) -> int:
-    """How many replicas of a type can have a name (`JOB-TYPE-INDEX`) that is no longer than MAX_NAME; 0: none can."""
+    """How many replicas of a type can have a name (`JOB-TYPE-INDEX`) of at most MAX_NAME characters."""
     digits = MAX_NAME - len(f"{job}-{replica_type}-")
     return 10 ** min(digits, 6) if digits > 0 else 0
 
 
 def trains_in(labels: Mapping[str, str] | None) -> str:
-    """The container that trains in a pod with these labels: `tensorflow`, in pods of a TrainJob `node`."""
+    """The training container in a pod with these labels: `node` in pods of a TrainJob, otherwise `tensorflow`."""
     return NODE_CONTAINER if labels and REPLICATED_JOB_LABEL in labels else CONTAINER
 
 
 class ReplicaSpec(_Model):
-    """One type of replica: how many, from which template, restarted when."""
+    """A replica type: number of replicas, template and restart policy."""
 
-    replicas: Int32 | None = Field(None, description="Number of replicas; default 1.")
+    replicas: Int32 | None = Field(None, description="Number of replicas. Default: 1.")
     template: dict[str, Any] = Field(
-        default_factory=dict, description="Pod template; the container that trains is named `tensorflow`."
+        default_factory=dict, description="Pod template. The training container must be named `tensorflow`."
     )
     restart_policy: str | None = Field(
         None,
-        description="Never (the default), OnFailure, Always, or ExitCode: exit codes from 128 up are retried, 1 to 127 "
+        description="Never (the default), OnFailure, Always, or ExitCode: exit codes of 128 and above are retried, 1 "
+        "to 127 "
         "fail the job.",
     )
 
     @property
     def count(self) -> int:
-        """Replicas with the default applied."""
+        """The number of replicas, with the default applied."""
         return 1 if self.replicas is None else self.replicas
 
     @property
     def restart(self) -> str:
-        """Restart policy with the default applied."""
+        """The restart policy, with the default applied."""
         return self.restart_policy or "Never"
 
     def containers(self) -> list[dict[str, Any]]:
-        """The template's containers; empty where the template has none."""
+        """The template's containers; empty if it has none."""
         containers: list[dict[str, Any]] = (self.template.get("spec") or {}).get("containers") or []
         return containers
 
 
 class TFJobSpec(_Model):
-    """`spec` of a TFJob, with the keys of `tfReplicaSpecs` in upstream's spelling whatever their case was."""
+    """`spec` of a TFJob. The keys of `tfReplicaSpecs` get upstream's spelling, whatever their case."""
 
-    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="When the job ends, and what is deleted then.")
+    run_policy: RunPolicy = Field(
+        default_factory=RunPolicy, description="When the job ends, and what is deleted afterwards."
+    )
     success_policy: str | None = Field(
         None,
-        description="When a job without a chief succeeds: empty (the default): worker 0 has; AllWorkers: all have.",
+        description="When a job without a chief succeeds: empty (the default): when worker 0 succeeds; AllWorkers: "
+        "when all workers succeed.",
     )
     enable_dynamic_worker: bool = Field(
         False,
-        description="Workers may come and go: TF_CONFIG is sparse, and a failed worker does not fail the job.",
+        description="true allows workers to be added and removed: TF_CONFIG is sparse, and a failed worker does not "
+        "fail the job.",
     )
     tf_replica_specs: dict[str, ReplicaSpec] = Field(
-        description="Replica type (Chief, Master, Evaluator, PS, Worker) to its replicas.",
+        description="Replicas by type: Chief, Master, Evaluator, PS, Worker.",
     )
 
     @field_validator("tf_replica_specs", mode="before")
@@ -385,10 +388,10 @@ class TFJobSpec(_Model):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "TFJobSpec":
-        """Read `spec` as the API sends it. Raises InvalidTFJob for what admission refuses, in upstream's words, so that
-        a cluster whose CRD has no rules (upstream's has none) is as safe; and for more replicas than a job may have
-        and for templates that are too large, which the CRD admits as upstream's does."""
-        # First, and alone: whatever else looks at a spec looks at all of it.
+        """Read `spec` as the API sends it. Raises InvalidTFJob, with upstream's messages, for whatever admission
+        refuses, so that clusters whose CRD has no rules (as upstream's) are also safe. It also raises for too many
+        replicas and too large templates, which the CRD admits as upstream's does."""
+        # Size limits come first, because everything else reads the whole spec.
         if too_large := list(oversized(raw)):
             raise InvalidTFJob(too_large)
         try:
@@ -406,21 +409,21 @@ class TFJobSpec(_Model):
 
     @property
     def clean_pod_policy(self) -> str:
-        """cleanPodPolicy with the default applied."""
+        """The cleanPodPolicy, with the default applied."""
         return self.run_policy.clean_pod_policy or "None"
 
     @property
     def has_chief(self) -> bool:
-        """True when a Chief or Master decides whether the job runs and succeeds."""
+        """Whether a Chief or Master decides that the job runs and succeeds."""
         return "Chief" in self.tf_replica_specs or "Master" in self.tf_replica_specs
 
     @property
     def total_replicas(self) -> int:
-        """Replicas over all types."""
+        """The number of replicas of all types."""
         return sum(spec.count for spec in self.tf_replica_specs.values())
 
     def managed_here(self) -> bool:
-        """False when another controller was named to run this job."""
+        """Whether this operator runs the job; False: another controller is named."""
         return self.run_policy.managed_by in (None, MANAGED_BY_OPERATOR)
 
 
@@ -433,7 +436,7 @@ def _problems(spec: TFJobSpec) -> Iterable[str]:
         if replica.count < 0:
             yield f"spec.tfReplicaSpecs[{name}].replicas: must not be negative, got {replica.count}"
     if (total := spec.total_replicas) > MAX_REPLICAS:
-        yield f"spec.tfReplicaSpecs: {total} replicas of all types together, allowed are {MAX_REPLICAS}"
+        yield f"spec.tfReplicaSpecs: {total} replicas in total; allowed: {MAX_REPLICAS}"
     for name, replica in spec.tf_replica_specs.items():
         path = f"spec.tfReplicaSpecs[{name}].template.spec.containers"
         containers = replica.containers()

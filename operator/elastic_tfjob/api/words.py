@@ -1,47 +1,55 @@
-"""How many replicas, in words: `1 chief`, `2 workers`, `3 PS`. Fields, labels and metrics keep type names."""
+"""Words that need no package: replica counts (`1 chief`, `2 workers`, `3 PS`), suggestions for typing errors, job
+states.
+
+Fields, labels and metrics keep the type names.
+"""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final, Literal
 
-from elastic_tfjob.api.tfjob import REPLICA_TYPES
-
 __all__ = [
     "JOB_SORTS",
     "JOB_STATES",
     "MAX_ADDED_NODES",
+    "REASON_CODES",
+    "REPLICA_TYPES",
     "JobState",
+    "ReasonCode",
     "count_in_words",
     "counts_in_words",
     "did_you_mean",
     "nearest",
 ]
 
-# Said letter by letter, and the same for one and for many.
+REPLICA_TYPES: Final = ("Chief", "Evaluator", "Master", "PS", "Worker")
+"""In the order in which upstream evaluates their state."""
+
+# An abbreviation, with the same singular and plural.
 _UNCHANGED: Final = "PS"
 
 
 def count_in_words(count: int, replica_type: str) -> str:
-    """`1 worker`, `2 workers`, `2 PS`. A name that is no replica type stays as it is."""
+    """`1 worker`, `2 workers`, `2 PS`. Other names stay as they are."""
     if replica_type == _UNCHANGED or replica_type not in REPLICA_TYPES:
         return f"{count} {replica_type}"
     return f"{count} {replica_type.lower()}{'' if count == 1 else 's'}"
 
 
 def counts_in_words(counts: Mapping[str, int]) -> str:
-    """`1 chief + 2 PS + 4 workers`, in the order of `counts`; types without a replica are left out."""
+    """`1 chief + 2 PS + 4 workers`, in the order of `counts`; types without replicas are omitted."""
     return " + ".join(count_in_words(count, name) for name, count in counts.items() if count) or "nothing"
 
 
-# -- What somebody may have meant by a word that is not known ----------------------------------------------------------
+# -- Suggestions for an unknown word -----------------------------------------------------------------------------------
 
 _CUTOFF = 0.6
 _MAX_LENGTH = 100
-"""A longer word is no slip of the pen, and comparing it would take long."""
+"""A longer word is not a typing error, and comparing it would take long."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one; None if none is."""
+    """The known word most similar to this one; None if none is similar."""
     if len(word) > _MAX_LENGTH:
         return None
     by_lower = {each.lower(): each for each in known}
@@ -50,12 +58,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?`, to be put behind a message; empty if nothing is near."""
+    """` Did you mean X?`, to be appended to a message; empty if no known word is similar."""
     found = nearest(word, known)
     return f" Did you mean {found}?" if found is not None else ""
 
 
-# -- Words of the query API and the command line that need no package --------------------------------------------------
+# -- Words of the query API and the command line -----------------------------------------------------------------------
 
 JobState = Literal[
     "Pending",
@@ -76,7 +84,69 @@ JOB_SORTS: Final = (
     *("name", "created", "state", "eta", "deadline", "slack_s", "steps_per_s", "step", "replicas", "rescales"),
     "waits_since",
 )
-"""What jobs can be sorted by."""
+"""Fields that jobs can be sorted by."""
+
+ReasonCode = Literal[
+    "own",
+    "as-declared",
+    "asked",
+    "behind",
+    "best-effort",
+    "bounds",
+    "busy",
+    "by-a-person",
+    "converged",
+    "cools",
+    "cpu",
+    "cpu-as-requested",
+    "cpu-rank",
+    "crowded",
+    "deadline-met",
+    "deadline-missed",
+    "deadline-no-room",
+    "dominant-share",
+    "earliest-deadline",
+    "first",
+    "fits",
+    "gain-per-replica",
+    "gives-way",
+    "given-room",
+    "keeps",
+    "later-deadline",
+    "learned",
+    "leaves-node",
+    "less-room",
+    "lost",
+    "makes-room",
+    "marginal-gain",
+    "no-checkpoint",
+    "no-deadline",
+    "no-nodes",
+    "no-size",
+    "no-space-for-names",
+    "node-full",
+    "node-returns",
+    "node-shrinks",
+    "not-movable",
+    "offered",
+    "others-first",
+    "packing",
+    "pool-wants",
+    "profile-begins",
+    "released",
+    "room-to-come",
+    "short",
+    "slower",
+    "suspended",
+    "time-saved",
+    "tries-size",
+    "unknown-speed",
+    "unknown-steps",
+    "waits-behind",
+    "whole-cluster",
+]
+"""Codes of the scheduler's reasons. scheduling/reasons.py has their words; `own` is for words of a custom profile."""
+REASON_CODES: Final[tuple[ReasonCode, ...]] = ReasonCode.__args__  # type: ignore[attr-defined]
 
 MAX_ADDED_NODES: Final = 1000
-"""Nodes that a what-if question can add."""
+"""Most nodes that a what-if question can add."""

@@ -1,1 +1,1 @@
-"""What people type, with their own rights: to look (jobs, explain, top, logs, what-if, check) and to change jobs."""
+"""Commands that act with the user's own rights: list, explain and forecast jobs, check, convert and change them."""

@@ -1,4 +1,4 @@
-"""`scale`, `auto`, `suspend`, `resume`: what a person may ask of a job. All by annotations and spec.runPolicy."""
+"""`scale`, `auto`, `suspend`, `resume`: change a job's annotations or its spec.runPolicy."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,36 +19,36 @@ _LOOK_S = 1.0
 
 
 def scale(*, job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
-    """Ask for a size of an elastic TFJob, within its bounds. The job keeps it until `auto`."""
+    """Request a size for an elastic TFJob, within its bounds. The job keeps it until `auto`."""
     asked = {of: count for (_, of), count in zip(_TYPES, (workers, ps), strict=True) if count is not None}
     if not asked:
-        raise click.UsageError("say how many: --workers, --ps, or both")
+        raise click.UsageError("no size is given; use --workers, --ps, or both")
 
     async def do(at: Cluster) -> None:
         seen = see(await at.job(job))
         refuse(seen, asked)
         annotations = {f"{PREFIX}target-{kind}": str(asked[of]) for kind, of in _TYPES if of in asked}
         await at.change(seen.job, {"metadata": {"annotations": annotations}})
-        click.echo(f"{job}: {show.size(asked)} asked for")
+        click.echo(f"{job}: {show.size(asked)} requested")
         if wait:
             with show.waiting(f"{job}: waiting for {show.size(asked)}") as say:
                 row = await _until(at, job, asked, timeout, say)
-            click.echo(f"{job}: has {show.size(row.replicas)}")
+            click.echo(f"{job}: now has {show.size(row.replicas)}")
 
     run(do, **cluster)
 
 
 def auto(*, job: str, **cluster: Any) -> None:
-    """Let the operator's profile decide the size of a TFJob again, after `scale`."""
+    """Let the operator's profile decide the size of a TFJob again."""
 
     async def do(at: Cluster) -> None:
         found = await at.job(job)
         names = [f"{PREFIX}target-{kind}" for kind, _ in _TYPES if f"{PREFIX}target-{kind}" in found.annotations]
         if not names:
-            click.echo(f"{job}: nobody has asked for a size; the profile decides already")
+            click.echo(f"{job}: no size was requested; the profile already decides")
             return
         await at.change(found, {"metadata": {"annotations": dict.fromkeys(names)}})
-        click.echo(f"{job}: the profile decides its size")
+        click.echo(f"{job}: the profile decides its size again")
 
     run(do, **cluster)
 
@@ -59,31 +59,30 @@ def suspend(*, job: str, **cluster: Any) -> None:
 
 
 def resume(*, job: str, **cluster: Any) -> None:
-    """Resume a TFJob that was suspended."""
+    """Resume a suspended TFJob."""
     run(lambda at: _set_suspended(at, job, False), **cluster)
 
 
 def refuse(seen: ReadJob, asked: dict[str, int]) -> None:
-    """Raises Failed where the job cannot have this size, with what it can have."""
+    """Raises Failed if the job cannot have this size. The message says which sizes it can have."""
     request, name = seen.request, seen.job.name
     if request is None:
-        raise Failed(f"{name}: {show.plain(seen.problems[0] if seen.problems else 'its spec cannot be read')}")
+        raise Failed(f"{name}: {show.plain(seen.problems[0] if seen.problems else 'the spec cannot be read')}")
     if seen.status.finished:
         raise Failed(f"{name} has ended")
     if not request.elastic:
         raise Failed(
-            f"{name} is not elastic: it needs the annotation {PREFIX}checkpoint-dir, bounds that leave room "
-            f"({PREFIX}max-workers), and {PREFIX}rescale other than never (docs/elastic.md)"
+            f"{name} is not elastic: it needs the annotation {PREFIX}checkpoint-dir, bounds that differ "
+            f"(such as {PREFIX}max-workers), and no {PREFIX}rescale=never (docs/elastic.md)"
         )
     for of, count in asked.items():
         if of not in request.declared:
-            raise Failed(f"{name} has no replicas of type {of}; it has {', '.join(sorted(request.declared))}")
+            raise Failed(f"{name} has no replica type {of}; allowed: {', '.join(sorted(request.declared))}")
         least, most = request.bounds(of)
         if not least <= count <= most:
-            verb = "is" if count == 1 else "are"
-            kueue = f", which Kueue admitted (queue {seen.job.queue})" if seen.job.queue else ""
+            kueue = f", as admitted by Kueue (queue {seen.job.queue})" if seen.job.queue else ""
             raise Failed(
-                f"{name}: {count_in_words(count, of)} {verb} out of its bounds: allowed is {least} to {most}{kueue}"
+                f"{name}: {count_in_words(count, of)} requested, out of bounds; allowed: {least} to {most}{kueue}"
             )
 
 
@@ -91,19 +90,20 @@ async def _set_suspended(at: Cluster, name: str, wanted: bool) -> None:
     seen = see(await at.job(name))
     if seen.job.queue:
         raise Failed(
-            f"{name}: Kueue suspends and resumes it (queue {seen.job.queue}): kubectl -n {at.namespace} get workloads"
+            f"{name}: only Kueue suspends and resumes this job (queue {seen.job.queue}); see kubectl -n "
+            f"{at.namespace} get workloads"
         )
     if seen.status.finished:
         raise Failed(f"{name} has ended")
     if seen.request is not None and seen.request.spec.run_policy.suspend == wanted:
-        click.echo(f"{name} is {'suspended' if wanted else 'not suspended'} already")
+        click.echo(f"{name} is {'already' if wanted else 'not'} suspended")
         return
     await at.change(seen.job, {"spec": {"runPolicy": {"suspend": wanted}}})
     click.echo(f"{name}: {'suspended' if wanted else 'resumed'}")
 
 
 async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int, say: Callable[[str], None]) -> JobRow:
-    """Until the job has the size and is at rest."""
+    """Wait until the job has the size and no rescale is under way."""
     row: JobRow | None = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -112,8 +112,8 @@ async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int, 
                 row = job_row(await at.job(name))
                 say(f"{name}: waiting for {show.size(asked)} ({row.state}: {row.reason})")
                 if row.state in ("Succeeded", "Failed"):
-                    raise Failed(f"{name} has ended ({row.state}) before it had the size")
+                    raise Failed(f"{name} ended ({row.state}) before it reached the size")
     except TimeoutError:
-        why = show.plain(f"{row.state}: {row.reason}") if row is not None else "it could not be read"
-        raise Failed(f"{name} does not have the size after {timeout_s} s ({why})", EXIT_NOT_IN_TIME) from None
+        why = show.plain(f"{row.state}: {row.reason}") if row is not None else "the job could not be read"
+        raise Failed(f"{name} did not reach the size within {timeout_s} s ({why})", EXIT_NOT_IN_TIME) from None
     return row

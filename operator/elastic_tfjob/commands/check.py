@@ -1,4 +1,4 @@
-"""`check`: whether a cluster, a user's rights and a TFJob's own words are as elasticity needs them."""
+"""`check`: whether the cluster, the user's rights and a TFJob have what an elastic job needs."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from elastic_tfjob.api.crd import custom_resource_definition
 from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_all, run
+from elastic_tfjob.commands.files import read_jobs
 from elastic_tfjob.commands.job_findings import Finding, about_job, claim_of_checkpoints, job_as_created
-from elastic_tfjob.commands.manifest import read_jobs
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import inject, injected, resources_of
 from elastic_tfjob.controller.job.pods import render_pod, render_service, sized
@@ -29,12 +29,12 @@ __all__ = ["about_job", "check"]
 _POLICIES: Final = ("elastic-tfjob-job-annotations", "elastic-tfjob-pod-annotations")
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-# A leader renews its Lease every few seconds; clocks differ by some more.
+# A leader renews its Lease every few seconds, and clocks may differ.
 _STALE_S: Final = 60.0
-# Figures are stored every minute or so.
+# The operator stores training metrics about once a minute.
 _SILENT_S: Final = 300.0
 _TIMEOUT_S: Final = 30.0
-# What a user may do, with the commands that need it.
+# Rights that a user needs, with the commands that need them.
 _RIGHTS: Final = (
     ("list", GROUP, PLURAL, "jobs, top, check"),
     ("get", GROUP, PLURAL, "explain, logs, scale, suspend"),
@@ -43,14 +43,14 @@ _RIGHTS: Final = (
     ("patch", GROUP, PLURAL, "scale, auto, suspend, resume"),
     ("list", "", "pods", "top jobs, logs --all"),
     ("get", "", "pods/log", "logs"),
-    ("list", "", "events", "the events of explain"),
+    ("list", "", "events", "events in explain"),
 )
 
 
 def check(*, filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Look at all of it, and print what is found. Exits with EXIT_FAILED where something is wrong."""
+    """Run all checks and print the findings. Exits with EXIT_FAILED if there is an error."""
     if offline and not filename:
-        raise click.UsageError("--offline looks at a file: name it with -f")
+        raise click.UsageError("--offline checks only a file; name it with -f")
 
     async def do(at: Cluster) -> list[Finding]:
         now = datetime.now(UTC)
@@ -85,7 +85,7 @@ def _of_several(raw: Mapping[str, Any], findings: list[Finding]) -> list[Finding
 
 
 async def _read(at: Cluster, path: str) -> dict[str, Any] | Finding | None:
-    """An object; None where there is none; a warning where the user may not read it."""
+    """The object; None if it does not exist; a warning if the user may not read it."""
     try:
         return await at.api.once("GET", path, timeout_s=_TIMEOUT_S)
     except NotFound:
@@ -93,7 +93,7 @@ async def _read(at: Cluster, path: str) -> dict[str, Any] | Finding | None:
     except Unavailable:
         raise
     except ApiError as error:
-        return Finding("warning", "", f"you may not look: {error.message}", "ask an administrator to run this")
+        return Finding("warning", "", f"you may not read it: {error.message}", "ask an administrator to run this check")
 
 
 def _named(about: str, found: Finding) -> Finding:
@@ -103,18 +103,18 @@ def _named(about: str, found: Finding) -> Finding:
 async def _crd(at: Cluster) -> list[Finding]:
     install = "elastic-tfjob crd | kubectl apply --server-side -f -"
     if await _read(at, f"/apis/{GROUP}/{VERSION}") is None:
-        return [Finding("error", "CRD", f"the API server knows no {PLURAL} of {GROUP}/{VERSION}", install)]
+        return [Finding("error", "CRD", f"the API server does not serve {PLURAL} of {GROUP}/{VERSION}", install)]
     name = f"{PLURAL}.{GROUP}"
     crd = await _read(at, f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
     if isinstance(crd, Finding):
         return [Finding("ok", "CRD", f"{GROUP}/{VERSION} is served"), _named("CRD's version", crd)]
     if crd is None:
-        return [Finding("error", "CRD", f"there is no {name}", install)]
+        return [Finding("error", "CRD", f"CustomResourceDefinition {name} does not exist", install)]
     ours, theirs = _columns(custom_resource_definition()), _columns(crd)
     if missing := sorted(ours - theirs):
-        text = f"older than this command, or upstream's: it has no columns {', '.join(missing)}"
+        text = f"the CRD is older than this command, or upstream's: it lacks the columns {', '.join(missing)}"
         return [Finding("warning", "CRD", text, install)]
-    return [Finding("ok", "CRD", f"{GROUP}/{VERSION} is served, as this version has it")]
+    return [Finding("ok", "CRD", f"{GROUP}/{VERSION} is served, and the CRD matches this command")]
 
 
 def _columns(crd: Mapping[str, Any]) -> set[str]:
@@ -124,22 +124,25 @@ def _columns(crd: Mapping[str, Any]) -> set[str]:
 
 async def _leader(at: Cluster, namespace: str, now: datetime) -> Finding:
     about = "operator"
-    install = "install it (README), or name --operator-namespace where it runs elsewhere"
+    install = "install the operator (README), or give --operator-namespace if it runs elsewhere"
     path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases/{LEASE_NAME}"
     lease = await _read(at, path)
     if isinstance(lease, Finding):
         return _named(about, lease)
     if lease is None:
-        text = f"namespace {namespace} has no Lease {LEASE_NAME}: none runs there, or one without --leader-elect"
+        text = (
+            f"namespace {namespace} has no Lease {LEASE_NAME}: no operator runs there, or it runs without "
+            "--leader-elect"
+        )
         return Finding("error", about, text, install)
     spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), moment_of(spec.get("renewTime"))
     if not holder or renewed is None:
-        return Finding("error", about, "nobody leads", f"kubectl -n {namespace} get pods")
+        return Finding("error", about, "no replica is the leader", f"kubectl -n {namespace} get pods")
     if (age_s := (now - renewed).total_seconds()) > _STALE_S:
-        text = f"{holder} led until {show.duration(age_s)} ago, and nobody has since"
-        return Finding("error", about, text, f"kubectl -n {namespace} get pods; logs of the operator")
-    return Finding("ok", about, f"{holder} leads")
+        text = f"there is no leader: {holder} last renewed the Lease {show.duration(age_s)} ago"
+        return Finding("error", about, text, f"kubectl -n {namespace} get pods; see the operator's log")
+    return Finding("ok", about, f"{holder} is the leader")
 
 
 async def _policies(at: Cluster) -> list[Finding]:
@@ -152,11 +155,14 @@ async def _policies(at: Cluster) -> list[Finding]:
                 findings.append(_named(about, there))
                 break
             if there is None:
-                text = f"none of {kind}: whoever may patch objects may write what only the operator should"
+                text = (
+                    f"{kind} has no such object: any user who may patch pods or jobs can change the operator's "
+                    "annotations"
+                )
                 findings.append(Finding("warning", about, text, "apply manifests/base/policy.yaml"))
                 break
         else:
-            findings.append(Finding("ok", about, "it is there, and bound"))
+            findings.append(Finding("ok", about, "exists and is bound"))
     return findings
 
 
@@ -166,12 +172,12 @@ async def _rights(at: Cluster) -> list[Finding]:
         name, _, sub = resource.partition("/")
         if not await _may(at, at.namespace, verb=verb, group=group, resource=name, subresource=sub):
             text = f"you may not {verb} {resource} in namespace {at.namespace} (for: {commands})"
-            found.append(Finding("warning", "rights", text, "a Role with this verb"))
-    return found or [Finding("ok", "rights", f"you may do all that commands need in namespace {at.namespace}")]
+            found.append(Finding("warning", "rights", text, "ask for a Role with this verb"))
+    return found or [Finding("ok", "rights", f"you have the rights that all commands need in namespace {at.namespace}")]
 
 
 async def _may(at: Cluster, namespace: str, **attributes: str) -> bool:
-    """Whether the user may do this: `verb`, `group`, `resource`."""
+    """Whether the user has a right, given by `verb`, `group` and `resource`."""
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -182,14 +188,14 @@ async def _may(at: Cluster, namespace: str, **attributes: str) -> bool:
 
 
 async def _reports(at: Cluster, now: datetime) -> Finding:
-    """Whether jobs that run say how far they are: what pods report comes to annotations by the operator."""
-    about = "reports of jobs"
+    """Whether running jobs report their progress, which the operator copies from pods to annotations."""
+    about = "job reports"
     try:
         jobs = read_all(TFJob.parse, await at.items(jobs_path(at.namespace)))
     except Unavailable:
         raise
     except ApiError as error:
-        return Finding("warning", about, f"you may not look: {error.message}")
+        return Finding("warning", about, f"you may not list TFJobs: {error.message}")
     silent, talking = [], 0
     for job in jobs:
         seen = see(job)
@@ -203,33 +209,35 @@ async def _reports(at: Cluster, now: datetime) -> Finding:
             talking += 1
     if silent:
         shown = ", ".join(silent[:10]) + (", ..." if len(silent) > 10 else "")
-        text = f"{len(silent)} jobs run and have told no step for {_SILENT_S:.0f} s: {shown}"
-        todo = "their programs call elastic_tfjob's hook or ElasticCheckpoint; port 9465 must be open to the operator"
+        text = f"{len(silent)} running jobs have reported no step for {_SILENT_S:.0f} s: {shown}"
+        todo = "call elastic_tfjob's hook or ElasticCheckpoint in the program; open port 9465 to the operator"
         return Finding("warning", about, text, todo)
-    return Finding("ok", about, f"{talking} jobs report" if talking else "no job runs that would report")
+    return Finding(
+        "ok", about, f"{talking} running jobs report their progress" if talking else "no running job needs to report"
+    )
 
 
 async def _dry_run(at: Cluster, raw: Mapping[str, Any], now: datetime, operator_namespace: str) -> list[Finding]:
-    """What the API server says of a TFJob, and of a pod and a Service of each of its replica types."""
+    """What the API server says about a TFJob, and about one pod and one Service per replica type."""
     about = "API server"
     path = jobs_path(str(raw["metadata"]["namespace"]))
     refused = await _refusal(at, path, raw)
     findings = []
     if refused and "strict decoding error" in refused:
-        # That is all that it says where there are unknown fields: ask again what else it has to say.
-        findings.append(Finding("error", about, f"it refuses the job: {_fields(refused)}", "see the fields above"))
+        # If there are unknown fields, the API server names nothing else; ask again without strict validation.
+        findings.append(Finding("error", about, f"refuses the job: {_fields(refused)}", "see the fields above"))
         refused = await _refusal(at, path, raw, strict=False)
     if refused:
-        findings.append(Finding("error", about, f"it refuses the job: {refused}", "see the field that it names"))
+        findings.append(Finding("error", about, f"refuses the job: {refused}", "correct the field that it names"))
     elif refused is None:
-        findings.append(Finding("warning", about, "there is a TFJob of this name already", "another name"))
+        findings.append(Finding("warning", about, "a TFJob of this name exists already", "choose another name"))
     elif not findings:
-        findings.append(Finding("ok", about, "it would take the job (dry run)"))
+        findings.append(Finding("ok", about, "accepts the job (dry run)"))
     try:
         job = job_as_created(raw, now)
         request, spec = terms(job), job.spec()
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        return findings  # the findings about the job say what is wrong
+        return findings  # the findings about the job report this
     findings += await _replicas(at, job, request, spec, operator_namespace)
     findings += await _claim(at, job.namespace, spec, request.elasticity.checkpoint_dir)
     return findings
@@ -237,11 +245,11 @@ async def _dry_run(at: Cluster, raw: Mapping[str, Any], now: datetime, operator_
 
 def _fields(message: str) -> str:
     found = re.findall(r'unknown field "([^"]{1,300})"', message)
-    return f"v1 has no {', '.join(found)}" if found else message
+    return f"v1 has no field {', '.join(found)}" if found else message
 
 
 async def _refusal(at: Cluster, path: str, body: Mapping[str, Any], *, strict: bool = True) -> str | None:
-    """Why the API server refuses to create an object; empty where it does not; None where there is one of its name."""
+    """Why the API server refuses to create an object; empty: it accepts it; None: an object of this name exists."""
     validation = "Strict" if strict else "Ignore"
     try:
         await at.api.once("POST", f"{path}?dryRun=All&fieldValidation={validation}", body, timeout_s=_TIMEOUT_S)
@@ -255,13 +263,13 @@ async def _refusal(at: Cluster, path: str, body: Mapping[str, Any], *, strict: b
 async def _replicas(
     at: Cluster, job: TFJob, request: JobRequest, spec: TFJobSpec, operator_namespace: str
 ) -> list[Finding]:
-    """The pod and the Service of each type's last replica, at the largest size, as the operator would create them."""
+    """Check the pod and Service of each type's last replica at the largest size, as the operator would create them."""
     may = {
         resource: await _may(at, job.namespace, verb="create", group="", resource=resource)
         for resource in ("pods", "services")
     }
     findings = [
-        Finding("warning", resource, f"not checked: you may not create {resource} in namespace {job.namespace}")
+        Finding("warning", resource, f"not checked, because you may not create {resource} in namespace {job.namespace}")
         for resource, allowed in may.items()
         if not allowed
     ]
@@ -276,7 +284,7 @@ async def _replicas(
             inject(made, what, image, request.elasticity.checkpoint_dir, resources, job=identity)
             refused = await _refusal(at, path_of(job.namespace, "pods"), made)
             if refused and what != "none" and await _refusal(at, path_of(job.namespace, "pods"), plain) == "":
-                refused += f" (without what the operator adds to the pod, inject: {what}, it would be admitted)"
+                refused += f" (the pod without the operator's additions, inject: {what}, is accepted)"
             findings.append(_of_replica("pod", name, refused))
         if may["services"]:
             service = _unowned(render_service(job, largest, name, count - 1))
@@ -288,18 +296,18 @@ async def _replicas(
 def _of_replica(kind: str, name: str, refused: str | None) -> Finding:
     if refused:
         text = f"the API server refuses it in this namespace: {refused}"
-        return Finding("error", f"{kind} of {name}", text, "change what it names, or ask an administrator")
-    there = "" if refused == "" else "; there is one of its name already"
-    return Finding("ok", f"{kind} of {name}", f"the API server would take it (dry run){there}")
+        return Finding("error", f"{kind} of {name}", text, "correct what the message names, or ask an administrator")
+    there = "" if refused == "" else "; one of this name exists already"
+    return Finding("ok", f"{kind} of {name}", f"the API server accepts it (dry run){there}")
 
 
 def _unowned(made: dict[str, Any]) -> dict[str, Any]:
-    """Without the owner, which is not there yet."""
+    """The object without its owner, which does not exist yet."""
     return {**made, "metadata": {key: value for key, value in made["metadata"].items() if key != "ownerReferences"}}
 
 
 async def _image(at: Cluster, operator_namespace: str) -> str:
-    """The operator's image, which holds what it adds to pods; where it may not be read, a name that stands for it."""
+    """The operator's image, which it injects into pods; a placeholder if the Deployment cannot be read."""
     path = f"/apis/apps/v1/namespaces/{quote(operator_namespace, safe='')}/deployments/{LEASE_NAME}"
     found = await _read(at, path)
     if found is None or isinstance(found, Finding):
@@ -309,23 +317,23 @@ async def _image(at: Cluster, operator_namespace: str) -> str:
 
 
 async def _claim(at: Cluster, namespace: str, spec: TFJobSpec, directory: str | None) -> list[Finding]:
-    """Whether the claim that holds the checkpoints is there, and can be written by all pods that mount it."""
+    """Whether the checkpoints' claim exists, and all pods that mount it can write to it."""
     name, pods = claim_of_checkpoints(spec, directory)
     if not name:
         return []
     about = "checkpoint-dir"
     claim = await _read(at, f"{path_of(namespace, 'persistentvolumeclaims')}/{quote(name, safe='')}")
     if isinstance(claim, Finding):
-        return []  # its owner knows it
+        return []  # the user may not read claims
     if claim is None:
-        text = f"namespace {namespace} has no PersistentVolumeClaim {name}: pods that mount it wait for it"
-        return [Finding("warning", about, text, "create it, or name another one")]
+        text = f"namespace {namespace} has no PersistentVolumeClaim {name}: pods that mount it stay pending"
+        return [Finding("warning", about, text, "create it, or use another claim")]
     modes = set((claim.get("spec") or {}).get("accessModes") or ())
     if modes == {"ReadOnlyMany"}:
-        return [Finding("warning", about, f"claim {name} is ReadOnlyMany: no checkpoint can be written there")]
+        return [Finding("warning", about, f"claim {name} is ReadOnlyMany: checkpoints cannot be written to it")]
     if pods > 1 and "ReadWriteMany" not in modes:
-        text = f"claim {name} is {', '.join(sorted(modes))}, and {pods} pods mount it: they can only be on one node"
+        text = f"claim {name} is {', '.join(sorted(modes))}, and {pods} pods mount it: they must all run on one node"
         if modes == {"ReadWriteOncePod"}:
-            text = f"claim {name} is ReadWriteOncePod, and {pods} pods mount it: one of them can start"
-        return [Finding("warning", about, text, "mount it in the chief alone, or use a claim that is ReadWriteMany")]
+            text = f"claim {name} is ReadWriteOncePod, and {pods} pods mount it: only one of them can start"
+        return [Finding("warning", about, text, "mount it only in the chief, or use a ReadWriteMany claim")]
     return []

@@ -1,4 +1,4 @@
-"""A user's way to the API server: their kubeconfig, their rights, and errors in words."""
+"""Connection to the API server with the user's kubeconfig and rights; errors become messages."""
 
 import asyncio
 import os
@@ -46,16 +46,16 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 
 class Failed(click.ClickException):
-    """Something that cannot be done: what, and what can be done about it."""
+    """An error for the user: what failed, and what to do about it."""
 
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # click itself reads it of the instance
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A connection. `namespace` is where the user works: as said on the command line, else by their kubeconfig."""
+    """A connection. `namespace` comes from the command line, or else from the kubeconfig."""
 
     api: ApiClient
     namespace: str
@@ -73,15 +73,15 @@ class Cluster:
             more = {"continue": str(following)}
 
     async def raw_job(self, name: str) -> dict[str, Any]:
-        """A TFJob as the API server has it. Raises Failed where there is none."""
+        """A TFJob as the API server has it. Raises Failed if it does not exist."""
         try:
             return await self.api.once("GET", self.job_path(name), timeout_s=_TIMEOUT_S)
         except NotFound:
-            hint = f"`elastic-tfjob jobs -n {self.namespace}` lists those that there are"
+            hint = f"`elastic-tfjob jobs -n {self.namespace}` lists its TFJobs"
             raise Failed(f"namespace {self.namespace} has no TFJob {name}: {hint}", EXIT_NOT_FOUND) from None
 
     async def job(self, name: str) -> TFJob:
-        """A TFJob as the operator reads it. Raises Failed where there is none, or it cannot be read."""
+        """A TFJob as the operator reads it. Raises Failed if it does not exist or cannot be read."""
         raw = await self.raw_job(name)
         try:
             return TFJob.parse(raw)
@@ -89,12 +89,12 @@ class Cluster:
             raise Failed(f"{name}: {plain(str(error))}") from None
 
     async def change(self, job: TFJob, patch: dict[str, Any]) -> None:
-        """Change some fields of a job, unless it is another one of the same name by now."""
+        """Patch fields of a job, unless it was replaced by another job of the same name."""
         metadata = {**patch.get("metadata", {}), "uid": job.uid}
         try:
             await self.api.patch(self.job_path(job.name), {**patch, "metadata": metadata})
         except Conflict:
-            raise Failed(f"{job.name} was deleted and made anew meanwhile: look at it again first") from None
+            raise Failed(f"{job.name} was deleted and recreated meanwhile; check the new job, then try again") from None
 
     def job_path(self, name: str) -> str:
         """The path of a TFJob."""
@@ -102,25 +102,26 @@ class Cluster:
 
 
 def read_all(parse: Callable[[dict[str, Any]], T], raws: Iterable[dict[str, Any]]) -> list[T]:
-    """Objects as the operator reads them. One that makes no sense, which may be anybody's, is left out and told."""
+    """Objects as the operator reads them. An unreadable object, which may be another user's, is skipped with a
+    warning."""
     found = []
     for raw in raws:
         try:
             found.append(parse(raw))
         except ValueError as error:
             metadata = raw.get("metadata") or {}
-            click.echo(plain(f"{metadata.get('namespace')}/{metadata.get('name')} is left out: {error}"), err=True)
+            click.echo(plain(f"{metadata.get('namespace')}/{metadata.get('name')} is skipped: {error}"), err=True)
     return found
 
 
 def path_of(namespace: str, resource: str) -> str:
-    """The path of a core collection, of one namespace or (empty) of all."""
+    """The path of a core collection in one namespace, or (empty) in all."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"/api/v1/{resource}"
 
 
 @asynccontextmanager
 async def connected(kubeconfig: str | None, context: str | None, namespace: str | None) -> AsyncIterator[Cluster]:
-    """A connection as the user's kubeconfig says, or in a pod its ServiceAccount. Raises Failed."""
+    """A connection with the user's kubeconfig, or in a pod with its ServiceAccount. Raises Failed."""
     configuration = Configuration()
     try:
         if context is None and in_cluster(kubeconfig):
@@ -136,21 +137,21 @@ async def connected(kubeconfig: str | None, context: str | None, namespace: str 
         client = ApiClient(configuration)
     except Failed:
         raise
-    except Exception as error:  # the library raises nearly anything for a file that is no kubeconfig
+    except Exception as error:  # the library raises many types of errors for an invalid kubeconfig
         named = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
         why = plain(_why_unusable(error))
-        raise Failed(f"no cluster to talk to: {named}: {why}; --kubeconfig names another file") from error
+        raise Failed(f"cannot connect to a cluster: {named}: {why}; use --kubeconfig for another file") from error
     async with client as api:
         yield Cluster(api, namespace or own or "default")
 
 
 def _why_unusable(error: Exception) -> str:
-    """What is wrong with a kubeconfig that cannot be loaded."""
+    """Why a kubeconfig cannot be loaded."""
     match error:
         case ConfigException():
             why = str(error).removeprefix("Invalid kube-config file. ")
             if "current-context" in why or "object with name  in" in why:
-                return "it has no current-context; choose one with --context, or kubectl config use-context"
+                return "it has no current-context; choose one with --context or kubectl config use-context"
             return why
         case ssl.SSLError():
             return f"a certificate or key in it cannot be read: {error}"
@@ -159,34 +160,34 @@ def _why_unusable(error: Exception) -> str:
         case yaml.YAMLError():
             return f"it is not YAML: {error}"
         case UnicodeDecodeError() | TypeError() | AttributeError() | LookupError():
-            return "it is no kubeconfig"
+            return "it is not a kubeconfig"
     return f"it cannot be used: {error}"
 
 
 def _refuse_no_url(server: str) -> None:
-    """Raises ConfigException where a cluster's server is no URL."""
+    """Raises ConfigException if the cluster's server is not a URL."""
     try:
         parts = urlsplit(server)
         right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         right = False
     if not right:
-        raise ConfigException(f"the server of its cluster is {server!r}; expected is a URL: https://10.0.0.1:6443")
+        raise ConfigException(f"the cluster's server is {server!r}; a URL is needed, such as https://10.0.0.1:6443")
 
 
 def _refuse_missing(kubeconfig: str | None) -> None:
-    """Raises Failed where no kubeconfig is there."""
+    """Raises Failed if there is no kubeconfig."""
     named = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_FILE
     if not any(Path(each).expanduser().is_file() for each in named.split(os.pathsep) if each):
         raise Failed(
-            f"no cluster to talk to: there is no kubeconfig {named}; set KUBECONFIG, or name one by --kubeconfig"
+            f"cannot connect to a cluster: kubeconfig {named} does not exist; set KUBECONFIG or use --kubeconfig"
         )
 
 
 def run(
     do: Callable[[Cluster], Awaitable[T]], *, kubeconfig: str | None, context: str | None, namespace: str | None
 ) -> T:
-    """Do something with a connection. What the API server refuses ends with a message and EXIT_FAILED."""
+    """Run `do` with a connection. Errors of the API server become a message and EXIT_FAILED."""
 
     async def begin() -> T:
         async with connected(kubeconfig, context, namespace) as cluster:
@@ -199,4 +200,4 @@ def run(
     except ApiError as error:
         if error.status in (401, 403):
             raise Failed(f"not allowed: {plain(error.message)}") from error
-        raise Failed(f"the API server refuses: {plain(error.message or error.reason)}") from error
+        raise Failed(f"the API server refused the request: {plain(error.message or error.reason)}") from error

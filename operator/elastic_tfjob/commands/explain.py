@@ -1,4 +1,4 @@
-"""`explain`: one job, what happened to it and why, and what would have to change."""
+"""`explain`: one job's state and history, the reasons for them, and what the user can do."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -19,13 +19,14 @@ from elastic_tfjob.controller.query.rows.what_if import ForecastRow, forecast_ro
 __all__ = ["explain", "hints", "told"]
 
 _EVENTS: Final = 50
-# Reasons of events, before the kind of what was to be created.
+# Prefixes of event reasons; the object's kind follows.
 _REFUSED: Final = "FailedCreate"
 _CREATED: Final = "SuccessfulCreate"
 
 
 def explain(*, job: str, output: str | None, **cluster: Any) -> None:
-    """Explain a TFJob: its state and why, its bounds, its expected end, its timeline, what would have to change."""
+    """Explain a TFJob: its state and the reason for it, its bounds, expected end, timeline, and what the user can
+    do."""
 
     async def do(at: Cluster) -> None:
         seen = see(await at.job(job))
@@ -45,12 +46,12 @@ def explain(*, job: str, output: str | None, **cluster: Any) -> None:
 
 
 async def _events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
-    """The job's events, and why there are none where they cannot be read."""
+    """The job's events, and why they are missing if they cannot be read."""
     about = f"involvedObject.uid={seen.job.uid}"
     try:
         items = await at.items(path_of(at.namespace, "events"), fieldSelector=about)
     except ApiError as error:
-        return [], f"events are not shown: {show.plain(error.message or error.reason)}"
+        return [], f"events cannot be read: {show.plain(error.message or error.reason)}"
     found = []
     for item in items[-_EVENTS:]:
         when = item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp")
@@ -64,13 +65,14 @@ def told(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Hap
     now = datetime.now(UTC)
     yield f"{row.namespace}/{row.name}: {row.state}"
     facts = [
-        ("why", "; ".join(refused) if (refused := refusals(row, events)) else row.reason),
-        ("waits", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
+        ("reason", "; ".join(refused) if (refused := refusals(row, events)) else row.reason),
+        ("reason code", row.reason_code or ""),
+        ("waiting", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
         ("size", show.size(row.replicas)),
-        ("shall have", show.size(row.wanted) if row.wanted != row.replicas else ""),
+        ("target size", show.size(row.wanted) if row.wanted != row.replicas else ""),
         ("bounds", ", ".join(f"{name} {a} to {b}" for name, (a, b) in row.bounds.items() if a != b) or "fixed"),
         ("steps", _steps(row)),
-        ("ends", _ends(forecast, now)),
+        ("expected end", _ends(forecast, now)),
         ("deadline", _deadline(row, forecast, now)),
         ("rescales", _rescales(row)),
         ("next start", _starts(row)),
@@ -78,23 +80,23 @@ def told(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Hap
     ]
     for name, text in facts:
         if text:
-            yield f"  {name + ':':<13}{show.plain(text)}"
+            yield f"  {name + ':':<14}{show.plain(text)}"
     for problem in row.problems:
-        yield f"  {'problem:':<13}{show.plain(problem)}"
+        yield f"  {'problem:':<14}{show.plain(problem)}"
     lines = sorted([*timeline(seen), *events], key=lambda each: (each.at is None, each.at or ""))
     cells = [
-        [show.ago(each.at, now) + " ago" if each.at else "to come", each.text, each.cause or "", _why(each)]
+        [show.ago(each.at, now) + " ago" if each.at else "pending", each.text, each.cause or "", _why(each)]
         for each in lines
     ]
     yield ""
-    yield show.table(["WHEN", "WHAT", "CAUSE", "WHY"], cells)
+    yield show.table(["WHEN", "EVENT", "CAUSE", "REASON"], cells)
     if found := list(hints(seen, row)):
-        yield "\nWhat would have to change:"
+        yield "\nWhat you can do:"
         yield from (f"  - {show.plain(each)}" for each in found)
 
 
 def _pending_edit(seen: ReadJob) -> str:
-    """What an edit of the spec asks for that the job does not have yet; empty: nothing."""
+    """The replicas that an edit of the spec requests and the job does not have yet; empty: none."""
     if seen.request is None:
         return ""
     before, asked = decided(seen.target, seen.state), seen.request.declared
@@ -103,8 +105,8 @@ def _pending_edit(seen: ReadJob) -> str:
 
 
 def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
-    """What the API server refuses to create for a job that cannot start without it, in its words. Newer than a refusal
-    of a Pod or Service is only what was created of that kind after it."""
+    """Pods and Services that the API server refused to create and that the job needs, with its messages. A refusal is
+    over once an object of the same kind has been created after it."""
     if row.state not in ("Pending", "Starting", "Restarting", "Rescaling", "Running"):
         return []
     newest: dict[str, Happening] = {}
@@ -113,60 +115,69 @@ def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
     found = [(kind, each) for kind, each in newest.items() if each.reason.startswith(_REFUSED)]
     if row.state == "Running":
         found = [(kind, each) for kind, each in found if kind == "Service"]
-    return [f"a {kind} is refused: {each.text.removeprefix('Error creating: ')}" for kind, each in found]
+    return [f"the API server refused a {kind}: {each.text.removeprefix('Error creating: ')}" for kind, each in found]
 
 
 def hints(seen: ReadJob, row: JobRow) -> Iterator[str]:
-    """What a user can do about a job that is not as they may want it."""
+    """What a user can do if the job's state is not what they want."""
     request, name = seen.request, row.name
     if row.state in ("Succeeded", "Failed", "Terminating"):
         return
     if request is None:
-        yield "the spec, which is invalid: see the problem above"
+        yield "correct the spec, which is invalid (see the problem above)"
         return
     if row.state == "Suspended":
         yield (
-            f"Kueue has to admit it: kubectl -n {row.namespace} get workloads"
+            f"Kueue has not admitted the job yet: kubectl -n {row.namespace} get workloads"
             if row.queue
-            else f"it is suspended: elastic-tfjob resume {name} -n {row.namespace}"
+            else f"resume the job: elastic-tfjob resume {name} -n {row.namespace}"
         )
     if row.state == "Waiting":
         least = counts_in_words({kind: low for kind, (low, _) in sorted(row.bounds.items())})
-        yield f"it starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and min-ps help"
+        yield (
+            f"the job starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and "
+            "min-ps help"
+        )
     if seen.state is not None and seen.state.refused is not None:
         if edited := _pending_edit(seen):
-            yield f"its spec asks for {edited} since an edit, which could not be had yet: {seen.state.refused.reason}"
-        yield "its last change of size was rolled back; the same one is tried again later, ever more rarely"
+            yield f"an edit of the spec requests {edited}, which failed so far: {seen.state.refused.reason}"
+        yield "the last rescale was rolled back; the operator retries it, after longer and longer pauses"
     if not request.elastic and request.elasticity.annotated:
         if request.elasticity.checkpoint_dir is None:
-            yield "it keeps its size: without the annotation checkpoint-dir it could not go on from where it was"
+            yield "set the annotation checkpoint-dir: without it, a rescale would lose the training progress"
         elif request.elasticity.rescale == "never":
-            yield "it keeps its size: the annotation rescale is never"
+            yield "the size is fixed by the annotation rescale: never"
         else:
-            yield "it keeps its size: no bounds (min-workers, max-workers, min-ps, max-ps) leave room"
+            yield "the size is fixed: set bounds that differ (min-workers, max-workers, min-ps, max-ps)"
     asked = [
         f"target-{kind}"
         for kind, of in (("workers", "Worker"), ("ps", "PS"))
         if request.elasticity.asked(of) is not None
     ]
     if asked:
-        yield f"a person asked for its size ({', '.join(asked)}): elastic-tfjob auto {name} leaves it to the profile"
+        yield (
+            f"the size was requested by a person ({', '.join(asked)}): elastic-tfjob auto {name} lets the profile "
+            "decide"
+        )
     if row.slack_s is not None and row.slack_s < 0:
-        yield "it is expected to miss its deadline: more replicas (max-workers), a later deadline, or a higher priority"
+        yield (
+            "the job is expected to miss its deadline: allow more replicas (max-workers), or set a later deadline "
+            "or a higher priority"
+        )
 
 
 def _starts(row: JobRow) -> str:
-    """How the program of the next size will start."""
+    """How the program will start at the next size."""
     if row.starts == "fork":
-        return "forked from an interpreter that has imported what the program needs"
-    return (row.starts or "").replace("exec", "as a process of its own", 1)
+        return "by fork, from an interpreter that has already imported the program's modules"
+    return (row.starts or "").replace("exec", "as a new process", 1)
 
 
 def _steps(row: JobRow) -> str:
     if row.step is None:
         return ""
     whole = f" of {row.total_steps}" if row.total_steps else ""
-    speed = f", {show.number(row.steps_per_s)} a second" if row.steps_per_s else ""
+    speed = f", {show.number(row.steps_per_s)} steps/s" if row.steps_per_s else ""
     return (
         f"{row.step}{whole}{speed} ({show.ago(row.figures_at)} ago)" if row.figures_at else f"{row.step}{whole}{speed}"
     )
@@ -180,7 +191,7 @@ def _ends(forecast: ForecastRow, now: datetime) -> str:
     earliest, latest = moment_of(forecast.earliest), moment_of(forecast.latest)
     if earliest is not None and latest is not None and earliest != latest:
         ends = [show.duration((each - now).total_seconds()) for each in (earliest, latest)]
-        text += f", 9 of 10 times in {ends[0]} to {ends[1]}"
+        text += f", 90 % interval: in {ends[0]} to {ends[1]}"
     return text
 
 
@@ -193,25 +204,23 @@ def _deadline(row: JobRow, forecast: ForecastRow, now: datetime) -> str:
         return text
     meets = "will be met" if forecast.meets else "will be missed"
     close = ", but it is close" if forecast.at_risk else ""
-    return f"{text}: {meets}, by {show.duration(abs(forecast.slack_s or 0))}{close}"
+    return f"{text}: {meets} by {show.duration(abs(forecast.slack_s or 0))}{close}"
 
 
 def _rescales(row: JobRow) -> str:
     if not row.rescales:
         return ""
-    pause = (
-        f", the last one stopped training for {row.last_downtime_s:.2f} s" if row.last_downtime_s is not None else ""
-    )
+    pause = f", the last one paused training for {row.last_downtime_s:.2f} s" if row.last_downtime_s is not None else ""
     return f"{row.rescales}{pause}"
 
 
 def _why(each: Happening) -> str:
     parts = [each.reason]
     if each.downtime_s is not None:
-        parts.append(f"training stopped for {each.downtime_s:.2f} s")
+        parts.append(f"training paused for {each.downtime_s:.2f} s")
     if each.lost_steps:
         parts.append(f"{each.lost_steps} steps lost")
     if each.expected_steps_per_s and each.measured_steps_per_s:
         ratio = each.measured_steps_per_s / each.expected_steps_per_s
-        parts.append(f"then {show.number(each.measured_steps_per_s)} steps/s, {ratio:.0%} of what was expected")
+        parts.append(f"then {show.number(each.measured_steps_per_s)} steps/s, {ratio:.0%} of the expected speed")
     return "; ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""`logs`: what a job's program writes, across rescales: the pod may be made anew, or its container restarted."""
+"""`logs`: the log of a job's replicas, followed across rescales, recreated pods and restarted containers."""
 
 import asyncio
 import sys
@@ -23,9 +23,9 @@ _PODS: Final = 64
 
 
 def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
-    """Print what the program of a TFJob writes: the chief's, unless you say otherwise."""
+    """Print the log of a TFJob: by default the chief's."""
     if everything and replica:
-        raise click.UsageError("--all and --replica exclude each other")
+        raise click.UsageError("--all and --replica cannot be combined")
 
     async def do(at: Cluster) -> None:
         seen = see(await at.job(job))
@@ -36,9 +36,9 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
                 for item in await at.items(path_of(at.namespace, "pods"), labelSelector=selector)
             ]
             if not pods:
-                raise Failed(f"{job} has no pods now", EXIT_NOT_FOUND)
+                raise Failed(f"{job} currently has no pods", EXIT_NOT_FOUND)
             if len(pods) > _PODS:
-                raise Failed(f"{job} has {len(pods)} pods; --all is for up to {_PODS}: choose one with --replica")
+                raise Failed(f"{job} has {len(pods)} pods, and --all allows {_PODS}; choose one with --replica")
             names = sorted(pods)
         else:
             kind, index = chief_of(seen.request.spec) if seen.request is not None else ("Worker", 0)
@@ -46,7 +46,7 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
 
         def writer(name: str) -> Callable[[str], None]:
             short = f"[{name.removeprefix(f'{job}-')}] " if everything else ""
-            # A file or a pipe gets what the program wrote.
+            # Files and pipes get the unchanged output.
             shown = show.harmless if sys.stdout.isatty() else str
             return lambda line: click.echo(f"{short}{shown(line)}")
 
@@ -58,16 +58,16 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
 async def follow_log(
     at: Cluster, job: str, name: str, write: Callable[[str], None], *, follow: bool, tail: int | None = None
 ) -> None:
-    """The lines of one replica's pods, one pod after the other. Raises ApiError; without `follow` Failed, too."""
+    """Write the log lines of one replica, pod after pod. Raises ApiError, and without `follow` also Failed."""
     path = f"{path_of(at.namespace, 'pods')}/{quote(name, safe='')}"
     uid, last = "", ""
     while True:
-        # First whether the job has ended: what its pods wrote till then is still printed.
+        # First check whether the job has ended: everything that its pods wrote until then is still printed.
         ended = not follow or await _ended(at, job)
         try:
             pod = await at.api.once("GET", path)
             if uid and pod["metadata"]["uid"] != uid:
-                click.echo(f"--- {name} was made anew", err=True)
+                click.echo(f"--- {name} was recreated", err=True)
                 last = ""
             params = {"container": trains_in(pod["metadata"].get("labels"))} | ({"follow": "true"} if follow else {})
             if not uid and tail is not None:
@@ -78,9 +78,9 @@ async def follow_log(
                 last = when
         except NotFound:
             if not follow:
-                raise Failed(f"{job} has no pod {name} now; --follow waits for it", EXIT_NOT_FOUND) from None
+                raise Failed(f"{job} currently has no pod {name}; --follow waits for it", EXIT_NOT_FOUND) from None
         except Invalid:
-            if not follow:  # ContainerCreating and the like, in the API server's words
+            if not follow:  # such as ContainerCreating; the API server's message says it
                 raise
         except Unavailable:
             if not follow:
@@ -91,7 +91,8 @@ async def follow_log(
 
 
 async def lines(at: Cluster, path: str, after: str, params: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
-    """Lines with their times. The API server begins at a whole second: what was printed already is left out."""
+    """Lines with their times. The API server starts at a full second, so lines that were printed already are
+    skipped."""
     query = {"timestamps": "true", **params}
     if after:
         query["sinceTime"] = after
@@ -99,7 +100,7 @@ async def lines(at: Cluster, path: str, after: str, params: dict[str, str]) -> A
         text = raw.decode(errors="replace")
         when, _, line = text.partition(" ")
         if moment_of(when) is None:
-            yield after, text  # the kubelet's own words, of a log that it cannot read
+            yield after, text  # the kubelet's message about a log that it cannot read
         elif when > after:
             yield when, line
 

@@ -1,4 +1,4 @@
-"""`pipeline run` and `pipeline cleanup`: steps of Kubeflow Pipelines that run a TFJob, and delete a run's TFJobs."""
+"""`pipeline run` and `pipeline cleanup`: steps of Kubeflow Pipelines that run a TFJob and delete a run's TFJobs."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from elastic_tfjob.api.tfjob import CONTAINER, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_IN_TIME, Cluster, Failed, path_of, run
 from elastic_tfjob.commands.logs import follow_log, lines
-from elastic_tfjob.commands.options import where
+from elastic_tfjob.commands.usage import where
 from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
@@ -46,10 +46,10 @@ __all__ = [
     "write",
 ]
 
-# -- What a pipeline's step is asked for: KFP's executor input, read in one place --------------------------------------
+# -- Input of a step: KFP's executor input -----------------------------------------------------------------------------
 
 RUN_LABEL: Final = "elastic-tfjob.kubeflow.org/pipeline-run"
-"""Label of the TFJobs of a pipeline's run; its value is the run's id."""
+"""Label of the TFJobs of a pipeline run; its value is the run id."""
 
 _RUN: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -57,7 +57,7 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class KfpExecutor:
-    """The executor input that KFP puts in place of `{{$}}`: values of the inputs, and where outputs go."""
+    """The executor input, which KFP substitutes for `{{$}}`: input values and output locations."""
 
     values: Mapping[str, Any]
     parameters: Mapping[str, str]
@@ -66,7 +66,7 @@ class KfpExecutor:
 
     @classmethod
     def parse(cls, text: str) -> "KfpExecutor":
-        """Read it. Raises ValueError for what KFP does not write."""
+        """Parse the executor input. Raises ValueError if it is not as KFP writes it."""
         try:
             raw = orjson.loads(text)
             outputs = raw.get("outputs") or {}
@@ -79,26 +79,26 @@ class KfpExecutor:
                 output_file=str(outputs.get("outputFile") or ""),
             )
         except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-            raise ValueError("the executor input is not what KFP writes in place of {{$}}") from error
+            raise ValueError("the executor input is invalid; it must be what KFP substitutes for {{$}}") from error
 
     def text(self, name: str) -> str:
-        """An input that is a text; empty where it is not given."""
+        """A string input; empty if it is not given."""
         value = self.values.get(name)
         if value is None or isinstance(value, str):
             return (value or "").strip()
-        raise ValueError(f"{name}: {describe(value)} is no text")
+        raise ValueError(f"{name}: {describe(value)} is not a string")
 
     def struct(self, name: str) -> dict[str, Any]:
-        """An input that is an object; empty where it is not given."""
+        """An object input; empty if it is not given."""
         value = self.values.get(name)
         if value is None or isinstance(value, dict):
             return dict(value or {})
-        raise ValueError(f"{name}: {describe(value)} is no object")
+        raise ValueError(f"{name}: {describe(value)} is not an object")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The TFJob that a step shall run. `timeout_s` counts from its creation; None: none."""
+    """The TFJob that a step runs. `timeout_s` counts from the job's creation; None: no timeout."""
 
     manifest: Mapping[str, Any]
     name: str
@@ -110,7 +110,7 @@ class Request:
 
     @classmethod
     def parse(cls, executor: KfpExecutor) -> "Request":
-        """Read the inputs. Raises ValueError with what is wrong: nothing of it is ignored."""
+        """Read the inputs. Raises ValueError for anything wrong; nothing is ignored."""
         run_id = run_id_of(executor)
         manifest = _manifest(executor)
         spec = TFJobSpec.parse(manifest["spec"])
@@ -120,16 +120,16 @@ class Request:
             raise ValueError("; ".join(elasticity.problems))
         when_done = executor.text("when_done") or "keep"
         if when_done not in ("keep", "delete"):
-            raise ValueError(f"when_done: {describe(when_done)}; allowed is keep or delete")
+            raise ValueError(f"when_done is {describe(when_done)}; allowed: keep, delete")
         timeout = executor.text("timeout")
         try:
             timeout_s = duration(timeout).total_seconds() if timeout else None
         except ValueError:
-            raise ValueError(f"timeout: {describe(timeout)}; allowed is a duration (1d12h, 90m, 30s)") from None
+            raise ValueError(f"timeout is {describe(timeout)}; allowed: a duration (1d12h, 90m, 30s)") from None
         base = executor.text("name") or str(manifest["metadata"].get("name") or "") or "tfjob"
         if not _NAME.fullmatch(base):
-            raise ValueError(f"name: {describe(base)}; allowed are up to 40 of a-z, 0-9 and -, a letter first")
-        # A retry has the same inputs and so the same name; another step or turn of a loop has others.
+            raise ValueError(f"name is {describe(base)}; allowed: up to 40 of a-z, 0-9 and -, a letter first")
+        # A retry has the same inputs and so the same name; other steps and loop iterations have different ones.
         asked = orjson.dumps([run_id, manifest], option=orjson.OPT_SORT_KEYS)
         name = f"{base}-{hashlib.sha256(asked).hexdigest()[:8]}"
         labels = {**(manifest["metadata"].get("labels") or {}), RUN_LABEL: run_id}
@@ -147,60 +147,63 @@ class Request:
 
 
 def run_id_of(executor: KfpExecutor) -> str:
-    """The id of the run. Raises ValueError where it could not be a label."""
+    """The run id. Raises ValueError if it cannot be a label value."""
     run_id = executor.text("run_id")
     if not _RUN.fullmatch(run_id):
-        hint = "give dsl.PIPELINE_JOB_ID_PLACEHOLDER"
-        raise ValueError(f"run_id: {describe(run_id)} cannot be the value of a label; {hint}")
+        hint = "pass dsl.PIPELINE_JOB_ID_PLACEHOLDER"
+        raise ValueError(f"run_id is {describe(run_id)}, which is not a valid label value; {hint}")
     return run_id
 
 
 def _manifest(executor: KfpExecutor) -> dict[str, Any]:
-    """The TFJob as asked for, with annotations that are texts."""
+    """The requested TFJob, with string annotations."""
     given, replicas = executor.struct("manifest"), executor.struct("replicas")
     if bool(given) == bool(replicas):
-        raise ValueError("give either manifest, a whole TFJob, or replicas, a ReplicaSpec for each type")
+        raise ValueError("give exactly one of manifest (a whole TFJob) and replicas (a ReplicaSpec per type)")
     api = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob"}
     if replicas:
         given = {**api, "metadata": {}, "spec": {"tfReplicaSpecs": replicas}}
     if any(given.get(key) != text for key, text in api.items()):
-        raise ValueError("manifest: its apiVersion is not kubeflow.org/v1, or its kind is not TFJob")
+        raise ValueError("manifest: apiVersion must be kubeflow.org/v1, and kind must be TFJob")
     metadata = given.get("metadata") or {}
     if not isinstance(metadata, dict) or not isinstance(given.get("spec"), dict):
-        raise ValueError("manifest: metadata or spec is no object")
+        raise ValueError("manifest: metadata or spec is not an object")
     for key in ("annotations", "labels"):
         if not isinstance(metadata.get(key) or {}, dict):
-            raise ValueError(f"manifest: metadata.{key} is no object")
+            raise ValueError(f"manifest: metadata.{key} is not an object")
     left = sorted(metadata.keys() - {"name", "namespace", "labels", "annotations"})
     if left:
-        raise ValueError(f"manifest: a step does not set metadata.{', metadata.'.join(left)}")
+        raise ValueError(
+            f"manifest: metadata.{', metadata.'.join(left)} is not allowed; allowed: name, namespace, labels, "
+            "annotations"
+        )
     annotations = {**(metadata.get("annotations") or {})}
     annotations |= {PREFIX + name: _word(value) for name, value in executor.struct("elastic").items()}
     for name in ("checkpoint-dir", "deadline"):
         if text := executor.text(name.replace("-", "_")):
             annotations[PREFIX + name] = text
     if wrong := sorted(name for name, value in annotations.items() if not isinstance(value, str)):
-        raise ValueError(f"manifest: the annotation {wrong[0]} is no text")
+        raise ValueError(f"manifest: the value of annotation {wrong[0]} is not a string")
     return {**api, "metadata": {**metadata, "annotations": annotations}, "spec": given["spec"]}
 
 
 def _word(value: object) -> str:
-    """A value as an annotation. KFP's numbers are all floats on their way."""
+    """A value as an annotation. KFP passes all numbers as floats."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-# -- What a step of a pipeline tells -----------------------------------------------------------------------------------
-# Parameters, metrics, where the model is, and a page with the timeline.
+# -- Output of a step --------------------------------------------------------------------------------------------------
+# Parameters, metrics, the model's location, and a page with the timeline.
 
 _WIDE, _HIGH, _COLOURS = 900, 160, ("#2f6fde", "#e0652f", "#1f9d6b", "#a04bd0", "#c79a00")
 _STYLE: Final = "body{font:14px/1.45 system-ui,sans-serif;margin:24px}td{padding:3px 10px;vertical-align:top}"
 
 
 def metrics(seen: ReadJob) -> dict[str, float]:
-    """Figures of a job as of its end; what is not known is left out. `steps_per_s` is as measured last; `downtime_s` is
-    the sum over the rescales that the state remembers, the last ten; `deadline_met` is 1 or 0."""
+    """A job's metrics at its end, without unknown ones. `steps_per_s` is the last measured speed, `downtime_s` the sum
+    over the last ten rescales, `deadline_met` 1 or 0."""
     row, found = job_row(seen), dict[str, float]()
     if seen.state is not None:
         known = {"steps": seen.state.step, "steps_per_s": seen.state.steps_per_s, "rescales": seen.state.rescales}
@@ -213,8 +216,8 @@ def metrics(seen: ReadJob) -> dict[str, float]:
 
 
 def model_uri(spec: TFJobSpec, model_dir: str) -> str:
-    """Where others find what the chief wrote there: a URL as it is, `pvc://CLAIM/PATH` for a path on a volume; empty
-    where the path is not on a volume that outlives the pod."""
+    """Where other steps find the chief's model: a URL unchanged, `pvc://CLAIM/PATH` for a path on a volume claim; empty
+    if the path is not on a volume that outlives the pod."""
     if "://" in model_dir or not model_dir:
         return model_dir
     kind, _ = chief_of(spec)
@@ -229,16 +232,16 @@ def model_uri(spec: TFJobSpec, model_dir: str) -> str:
                 depth, claim = len(at.parts), claims.get(mount["name"])
                 inside = PurePosixPath(mount.get("subPath") or "", path.relative_to(at))
                 found = f"pvc://{claim}/{inside}" if claim and "subPathExpr" not in mount else ""
-    except (KeyError, TypeError, AttributeError, StopIteration):  # a pod template is a user's
+    except (KeyError, TypeError, AttributeError, StopIteration):  # users write pod templates
         return ""
     return found
 
 
 def page(seen: ReadJob, condition: str) -> str:
-    """The timeline of a job as one page of HTML without scripts."""
+    """A job's timeline as an HTML page without scripts."""
     row = job_row(seen)
     rows = "".join(
-        f"<tr><td>{escape(each.at or 'not yet')}</td><td>{escape(each.text)}</td><td>{escape(each.reason)}</td></tr>"
+        f"<tr><td>{escape(each.at or 'pending')}</td><td>{escape(each.text)}</td><td>{escape(each.reason)}</td></tr>"
         for each in timeline(seen)
     )
     figures = ", ".join(f"{name} {value:g}" for name, value in metrics(seen).items())
@@ -251,7 +254,7 @@ def page(seen: ReadJob, condition: str) -> str:
 
 
 def _chart(found: Sequence[Size], ended: str | None) -> str:
-    """Replicas of each type over time, as steps."""
+    """Replicas of each type over time, as a step chart."""
     points = [(at.timestamp(), each.replicas) for each in found if (at := moment_of(each.at)) is not None]
     if not points:
         return ""
@@ -271,11 +274,11 @@ def _chart(found: Sequence[Size], ended: str | None) -> str:
         lines.append(f'<text x="{10 + 160 * number}" y="{_HIGH + 20}" fill="{colour}">{label}</text>')
     at_first = escape(words(points[0][1])) if points[0][1] else "nothing"
     box = f'viewBox="-4 -4 {_WIDE + 8} {_HIGH + 32}" width="{_WIDE}"'
-    return f'<svg {box} role="img" aria-label="sizes over time, first {at_first}">{"".join(lines)}</svg>'
+    return f'<svg {box} role="img" aria-label="Job size over time, starting with {at_first}">{"".join(lines)}</svg>'
 
 
 def write(executor: KfpExecutor, seen: ReadJob, condition: str, model_dir: str, timeline_file: str) -> None:
-    """Write all outputs of a step where KFP looks for them."""
+    """Write all outputs of a step to the locations that KFP gave."""
     values = {"job_name": seen.job.name, "final_condition": condition, "model_dir": model_dir}
     for name, place in executor.parameters.items():
         if name in values:
@@ -288,7 +291,7 @@ def write(executor: KfpExecutor, seen: ReadJob, condition: str, model_dir: str, 
         "model": {"metadata": {"job": seen.job.name, "path": model_dir}, **({"uri": uri} if uri else {})},
         "timeline": {},
     }
-    # Whole, with the uri: without it a runner takes an artifact for one that has none.
+    # All with a uri: a runner deletes the uri of an artifact that is written without one.
     artifacts = {
         name: {"artifacts": [{"name": given.get("name", name), "uri": given.get("uri", ""), **told[name]}]}
         for name, given in executor.artifacts.items()
@@ -299,7 +302,7 @@ def write(executor: KfpExecutor, seen: ReadJob, condition: str, model_dir: str, 
 
 
 def put(name: str, text: str) -> None:
-    """Write a file, with its folders."""
+    """Write a file, and create its folders."""
     place = Path(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
@@ -315,13 +318,13 @@ _EXIT: Final[dict[Outcome, int]] = {
 }
 _AGAIN_S: Final = 1.0
 _LOG_S: Final = 10.0
-"""How long the rest of the chief's log is waited for once the job has ended."""
+"""Seconds to wait for the rest of the chief's log after the job has ended."""
 _LAST: Final = 20
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A job and the newest that was seen of it."""
+    """A job's newest known object."""
 
     raw: dict[str, Any]
 
@@ -331,21 +334,25 @@ class _Watched:
 
 @click.group()
 def pipeline() -> None:
-    """Steps of Kubeflow Pipelines, which the components `tfjob` and `tfjob_cleanup` call.
+    """Steps for Kubeflow Pipelines. The components `tfjob` and `tfjob_cleanup` call these commands.
 
     \b
-    Example, as a component has it:
+    Example, as in the component:
       elastic-tfjob pipeline run --executor-input '{{$}}'
     """
 
 
 @pipeline.command("run")
-@click.option("--executor-input", required=True, help="What KFP puts in place of {{$}}.")
-@click.option("--timeline", "timeline_file", default="", help="File for the page with the job's timeline.")
+@click.option("--executor-input", required=True, help="The executor input, which KFP substitutes for {{$}}.")
+@click.option("--timeline", "timeline_file", default="", help="File to write the job's timeline to, as an HTML page.")
 @where
 def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
-    """Run a TFJob to its end: create it, or attach to the one that an earlier try created; follow its chief's log;
-    write the outputs.
+    """Run a TFJob to its end. Create the job, or attach to the one that an earlier attempt created, follow the chief's
+    log, and write the outputs.
+
+    \b
+    Example, as in the component:
+      elastic-tfjob pipeline run --executor-input '{{$}}' --timeline timeline.html
 
     Exit codes: 0 succeeded, 1 failed, 2 wrong inputs, 3 the job was deleted, 4 timed out, 143 terminated.
     """
@@ -357,7 +364,7 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
 
     async def do(at: Cluster) -> None:
         at = replace(at, namespace=request.namespace or at.namespace)
-        terminated = asyncio.Event()  # from now on: a job that is made while this process is told to end is stopped
+        terminated = asyncio.Event()  # before the job is created, so that a job created during termination is stopped
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
         watched = _Watched(await _attach(at, request))
         log: deque[str] = deque(maxlen=_LAST)
@@ -377,10 +384,15 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
 
 
 @pipeline.command("cleanup")
-@click.option("--executor-input", required=True, help="What KFP puts in place of {{$}}.")
+@click.option("--executor-input", required=True, help="The executor input, which KFP substitutes for {{$}}.")
 @where
 def clean_up(executor_input: str, **cluster: Any) -> None:
-    """Delete the TFJobs of a pipeline's run, whatever they do: for an ExitHandler."""
+    """Delete all TFJobs of a pipeline run, whatever their state. Use it in an ExitHandler.
+
+    \b
+    Example, as in the component:
+      elastic-tfjob pipeline cleanup --executor-input '{{$}}'
+    """
     try:
         executor = KfpExecutor.parse(executor_input)
         run_id = run_id_of(executor)
@@ -402,7 +414,7 @@ def clean_up(executor_input: str, **cluster: Any) -> None:
 
 
 async def _attach(at: Cluster, request: Request) -> dict[str, Any]:
-    """Create the job, or find the one that an earlier try of the same step created. Raises Failed for another's."""
+    """Create the job, or find the one that an earlier attempt of this step created. Raises Failed for another job."""
     try:
         made = await at.api.post(jobs_path(at.namespace), request.manifest)
         click.echo(f"{request.name}: created in namespace {at.namespace}")
@@ -410,16 +422,16 @@ async def _attach(at: Cluster, request: Request) -> dict[str, Any]:
     except Conflict:
         found = await at.raw_job(request.name)
     if (found["metadata"].get("labels") or {}).get(RUN_LABEL) != request.run_id:
-        raise Failed(f"{request.name} is there already and is not of this run (label {RUN_LABEL})")
-    click.echo(f"{request.name}: attached to the job that an earlier try created")
+        raise Failed(f"TFJob {request.name} exists already and belongs to another run (label {RUN_LABEL})")
+    click.echo(f"{request.name}: attached to the job that an earlier attempt created")
     return found
 
 
 async def _until_ended(
     at: Cluster, request: Request, watched: _Watched, log: deque[str], terminated: asyncio.Event
 ) -> Outcome:
-    """Follow the job and its chief's log until it has ended, is gone, is too late, or this process shall end."""
-    if (ended := _outcome(watched)) is not None:  # an earlier try did not live to see it
+    """Follow the job and its chief's log until the job ends, is deleted or times out, or this process is terminated."""
+    if (ended := _outcome(watched)) is not None:  # the earlier attempt ended before the job did
         return ended
     left = None
     if request.timeout_s is not None:
@@ -441,7 +453,7 @@ async def _until_ended(
 
 
 async def _watch(at: Cluster, watched: _Watched) -> Outcome:
-    """Follow one job, not another of the same name, also while the API server goes away and comes back."""
+    """Follow one job, not a later one of the same name, also across restarts of the API server."""
     metadata = watched.raw["metadata"]
     path, only = jobs_path(at.namespace), {"fieldSelector": f"metadata.name={metadata['name']}"}
     while True:
@@ -458,12 +470,12 @@ async def _watch(at: Cluster, watched: _Watched) -> Outcome:
                     if event["type"] == "BOOKMARK" or event["object"]["metadata"]["uid"] != metadata["uid"]:
                         continue
                     watched.raw = event["object"]
-                    # One that had ended and was cleaned away is not one that somebody took away.
+                    # A job that ended and was then cleaned up counts as ended, not as deleted.
                     if (outcome := _outcome(watched)) is not None:
                         return outcome
                     if event["type"] == "DELETED":
                         return "Deleted"
-                await asyncio.sleep(_AGAIN_S)  # a server may end each watch at once
+                await asyncio.sleep(_AGAIN_S)  # the server may close each watch at once
             return outcome
         except (Expired, Unavailable):
             await asyncio.sleep(_AGAIN_S)
@@ -480,7 +492,7 @@ def _chief(seen: ReadJob) -> str:
 
 
 async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
-    """Print the chief's log. A step does not fail because it may not, or cannot, be read."""
+    """Print the chief's log. The step does not fail if the log cannot be read."""
 
     def tell(line: str) -> None:
         log.append(line)
@@ -489,18 +501,18 @@ async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
     try:
         await follow_log(at, seen.job.name, _chief(seen), tell, follow=True)
     except ApiError as error:
-        click.echo(f"the chief's log is not followed: {show.plain(error.message)}", err=True)
+        click.echo(f"the chief's log cannot be read: {show.plain(error.message)}", err=True)
 
 
 async def _told(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob, log: deque[str]) -> str:
-    """How it ended, in words; of a job that failed with the last lines that its chief wrote."""
+    """How the job ended, in words; for a failed job with the last lines of the chief's log."""
     why = show.plain(job_row(seen).reason)
     if outcome == "TimedOut":
-        return f"{request.name} has not ended within its timeout of {request.timeout_s:g} s ({why})"
+        return f"{request.name} did not end within its timeout of {request.timeout_s:g} s ({why})"
     if outcome == "Terminated":
-        return f"{request.name}: this step was told to end"
+        return f"{request.name}: this step was terminated"
     if outcome == "Deleted":
-        return f"{request.name} was deleted by somebody else before it had ended"
+        return f"{request.name} was deleted before it ended"
     if outcome == "Succeeded":
         return f"{request.name} succeeded: {why}"
     if not log:
@@ -509,27 +521,30 @@ async def _told(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob, 
             async with asyncio.timeout(_LOG_S):
                 async for _, line in lines(at, path, "", {"container": CONTAINER, "tailLines": str(_LAST)}):
                     log.append(line)
-    last = "\n".join(["the chief's last lines:", *log]) if log else "its chief's log cannot be read any more"
+    last = "\n".join(["last lines of the chief's log:", *log]) if log else "the chief's log is no longer available"
     return f"{request.name} failed: {why}\n{last}"
 
 
 async def _stop(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob) -> str:
-    """See to a job that has not ended although its step has; returns what was done, in words."""
+    """Delete, suspend or leave a job that outlives its step; returns what was done, in words."""
     name = seen.job.name
     if request.delete:
         await _delete(at, seen.job)
-        return "; it is deleted"
-    if outcome == "Terminated":  # the node is drained, or a retry follows: that attaches again
-        return f"; {name} goes on, and a retry attaches to it"
+        return "; the job was deleted"
+    if outcome == "Terminated":  # after a node drain or before a retry, which attaches again
+        return f"; {name} keeps running, and a retry attaches to it"
     if seen.job.queue:
-        return f"; Kueue admits it (queue {seen.job.queue}), so it goes on: delete it, or use when_done=delete"
+        return (
+            f"; the job keeps running, because Kueue manages it (queue {seen.job.queue}): delete it, or use "
+            "when_done=delete"
+        )
     try:
         await at.change(seen.job, {"spec": {"runPolicy": {"suspend": True}}})
     except NotFound:
-        return "; it is gone"
-    return f"; it is suspended: `elastic-tfjob resume {name}` lets it go on"
+        return "; the job no longer exists"
+    return f"; the job was suspended: `elastic-tfjob resume {name}` resumes it"
 
 
 async def _delete(at: Cluster, job: TFJob) -> None:
-    with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
+    with contextlib.suppress(NotFound, Conflict):  # deleted, or replaced by another job
         await at.api.delete(at.job_path(job.name), uid=job.uid, propagationPolicy="Background")

@@ -1,4 +1,4 @@
-"""Rows as tables for a terminal. Pure but for writing."""
+"""Rows as tables for a terminal. Pure except for writing."""
 
 import io
 import re
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _LEAST_LAST: Final = 24
-"""Columns of a terminal in which a sentence can be read."""
+"""Least terminal columns for a readable sentence."""
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 _COLOURS: Mapping[str, str] = {
     "Running": "green",
@@ -53,12 +53,13 @@ _COLOURS: Mapping[str, str] = {
 
 
 def plain(text: str) -> str:
-    """A text that others wrote, without what a terminal takes for a command."""
+    """A text from other people, without control characters."""
     return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else " " for c in text)
 
 
 def harmless(line: str) -> str:
-    """A line of a program's output, with its colours, tabs and returns, without all else that a terminal obeys."""
+    """A line of a program's output with its colours, tabs and carriage returns, but without other control
+    characters."""
     parts = _COLOUR.split(line)
     kept = (
         part if number % 2 else "".join(c if c in "\t\r" or unicodedata.category(c)[0] != "C" else " " for c in part)
@@ -68,9 +69,9 @@ def harmless(line: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> str:
-    """A table as text: coloured and as wide as the terminal where there is one; else plain, each row in one line.
-    Columns without any value are left out. No word is split for want of room: the last column, which explains, wraps,
-    or goes below its row; and where a row is still too wide, its values stand below each other."""
+    """A table as text. On a terminal it has colours and the terminal's width; otherwise it is plain, with one line per
+    row. Empty columns are omitted. Words are not split: the last column, which explains, wraps or moves below its row;
+    if a row is still too wide, its values are listed below each other."""
     terminal = Console(width=width)
     kept = [[plain(cell) for cell in row] for row in rows]
     shown = [k for k in range(len(head)) if k == 0 or not kept or any(row[k] for row in kept)]
@@ -92,7 +93,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | No
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, terminal: Console) -> str:
-    """Columns beside each other, of which the last one wraps."""
+    """Columns side by side; the last one wraps."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, show_header=bool(head))
     columns = len(head) or 2
     for k in range(columns):
@@ -111,7 +112,8 @@ def _below(text: str, width: int) -> list[str]:
 
 @contextmanager
 def following(output: str | None) -> Iterator[Callable[[str], None]]:
-    """Shows one text after the other: on a terminal in place of the last one, else below it, JSON in one line."""
+    """Shows successive texts: on a terminal each replaces the last one, otherwise each follows it; JSON is on one
+    line."""
     console = Console()
     if console.is_terminal and output != "json":
         with Live(console=console, auto_refresh=False) as live:
@@ -122,27 +124,27 @@ def following(output: str | None) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Says on standard error what is waited for, where that is a terminal; what it gives says another text. Nothing may
-    be written to standard output meanwhile: it would go there, too."""
-    # Not a log that only has colours (FORCE_COLOR), which would have ten lines a second.
+    """Shows a waiting message on standard error, if that is a terminal; the result replaces the message. Do not write
+    to standard output meanwhile, because that would go to the same place."""
+    # Not in a log with forced colours (FORCE_COLOR), which would get ten lines per second.
     with Console(stderr=True, force_terminal=sys.stderr.isatty()).status(Text(plain(text))) as status:
         yield lambda text: status.update(Text(plain(text)))
 
 
 def as_json(found: Any) -> str:
-    """JSON for programs, of the same rows that the query API gives."""
+    """The rows as JSON, as the query API returns them."""
     return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
 
 
 def job_head(*, wide: bool, namespaces: bool) -> list[str]:
-    """The columns of jobs."""
+    """The column names of jobs."""
     head = ["NAMESPACE"] if namespaces else []
     head += ["NAME", "STATE", "SIZE", "STEP", "STEPS/S", "ENDS IN"]
-    return [*head, *(["BOUNDS", "SLACK", "RESCALES", "PAUSE", "AGE"] if wide else []), "WHY"]
+    return [*head, *(["BOUNDS", "SLACK", "RESCALES", "PAUSE", "AGE"] if wide else []), "REASON"]
 
 
 def job_cells(row: JobRow, now: datetime, *, wide: bool, namespaces: bool) -> list[str]:
-    """One job in these columns."""
+    """The cells of one job."""
     steps = "" if row.step is None else f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
     eta = moment_of(row.eta) if row.state in ("Running", "Rescaling") else None
     cells = [row.namespace] if namespaces else []
@@ -161,12 +163,12 @@ def size(replicas: Mapping[str, int]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits."""
+    """A number with three digits."""
     return "" if value is None else f"{value:.3g}"
 
 
 def duration(seconds: float | None) -> str:
-    """`1h05m`, `90s`; with - before it where it is below 0."""
+    """A duration such as `1h05m` or `90s`; negative ones start with `-`."""
     if seconds is None:
         return ""
     sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))
@@ -181,7 +183,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(time: str | None, now: datetime | None = None) -> str:
-    """How long ago a time was."""
+    """The time since a moment, as a duration."""
     at = moment_of(time)
     return duration(((now or datetime.now(UTC)) - at).total_seconds()) if at is not None else ""
 

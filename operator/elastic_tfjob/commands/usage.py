@@ -1,15 +1,19 @@
-"""What the commands for people take. Help and completion need this file and click alone: what a command does is
-imported when it runs."""
+"""Arguments, options and help of the commands that talk to a cluster. Help and completion need only this file and
+click; the module that does the work is imported when a command runs."""
 
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from elastic_tfjob.api.reading import MAX_REPLICAS
-from elastic_tfjob.api.words import JOB_SORTS, JOB_STATES, MAX_ADDED_NODES
-from elastic_tfjob.commands.options import job_argument, output, where
-from elastic_tfjob.simulation.options import OneOf, OutputFile
+from elastic_tfjob.api.words import JOB_SORTS, JOB_STATES, MAX_ADDED_NODES, REASON_CODES
+from elastic_tfjob.param_types import OneOf, OutputFile
 
 __all__ = [
     "auto",
@@ -17,49 +21,150 @@ __all__ = [
     "convert",
     "explain",
     "export_trace",
+    "job_argument",
     "jobs",
     "logs",
+    "output",
     "resume",
     "scale",
     "suspend",
     "top",
     "what_if",
+    "where",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PATIENCE_S: Final = 2.0
+
+
+def where(command: F) -> F:
+    """Options for the cluster and the namespace."""
+    for option in (
+        click.option("-n", "--namespace", help="Namespace. Default: that of the kubeconfig context."),
+        click.option("--context", help="Kubeconfig context. Default: the current one."),
+        click.option(
+            "--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig file. Default: as kubectl."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output(*forms: str) -> Callable[[F], F]:
+    """The option -o."""
+    return click.option("-o", "--output", type=OneOf(forms), help="Output format. Default: a table.")
+
+
+def _job_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of existing jobs. Empty if listing them is slow or fails, because the shell waits for the answer."""
+    given = {key: context.params.get(key) for key in ("kubeconfig", "context", "namespace")}
+    names = _by_kubectl(given)
+    if names is None:
+        with suppress(Exception):
+            names = _by_client(given)
+    return [CompletionItem(name) for name in names or () if name.startswith(incomplete)]
+
+
+def _by_kubectl(given: Mapping[str, str | None]) -> list[str] | None:
+    """Names from kubectl, which answers ten times faster than importing our client takes; None: no kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return None
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    asked = ["get", "tfjobs.kubeflow.org", "--output=name", f"--request-timeout={_PATIENCE_S:g}s", *options]
+    try:
+        done = subprocess.run(
+            [kubectl, *asked],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.partition("/")[2] for line in done.stdout.splitlines()]
+
+
+def _by_client(given: Mapping[str, str | None]) -> list[str]:
+    import asyncio
+
+    from elastic_tfjob.commands.cluster import connected
+    from elastic_tfjob.controller.kube.informer import jobs_path
+
+    async def names() -> list[str]:
+        async with (
+            asyncio.timeout(_PATIENCE_S),
+            connected(given["kubeconfig"], given["context"], given["namespace"]) as cluster,
+        ):
+            path = f"{jobs_path(cluster.namespace)}?limit=500"
+            page = await cluster.api.once("GET", path, timeout_s=_PATIENCE_S)
+            return [str(item["metadata"]["name"]) for item in page.get("items") or ()]
+
+    return asyncio.run(names())
+
+
+def job_argument(command: F) -> F:
+    """The argument JOB."""
+    return click.argument("job", shell_complete=_job_names)(command)
+
+
+# -- Commands ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
 @where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List jobs of all namespaces.")
 @output("json", "wide")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and show each change.")
-@click.option("--state", "states", multiple=True, type=OneOf(JOB_STATES), help="Only these; may be repeated.")
-@click.option("--sort", type=OneOf(JOB_SORTS), default="name", show_default=True, help="What to sort by.")
-@click.option("--reverse", is_flag=True, help="The largest first.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show each change.")
+@click.option(
+    "--state", "states", multiple=True, type=OneOf(JOB_STATES), help="Show only jobs in this state; may be repeated."
+)
+@click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    type=OneOf(REASON_CODES),
+    metavar="CODE",
+    help="Show only jobs whose reason has this code, such as short or no-nodes; may be repeated.",
+)
+@click.option("--sort", type=OneOf(JOB_SORTS), default="name", show_default=True, help="Sort by this field.")
+@click.option("--reverse", is_flag=True, help="Sort in descending order.")
 def jobs(
     all_namespaces: bool,
     output: str | None,
     watch: bool,
     states: tuple[str, ...],
+    reasons: tuple[str, ...],
     sort: str,
     reverse: bool,
     **cluster: Any,
 ) -> None:
-    """List TFJobs: state, size, steps, speed, when they end, and why they are as they are.
+    """List TFJobs with their state, size, steps, speed, expected end, and the reason for state and size.
 
     \b
     Examples:
-      elastic-tfjob jobs                       those of your namespace
-      elastic-tfjob jobs -A --state Waiting    who waits, and for what
-      elastic-tfjob jobs -o wide --sort slack_s  the tightest deadline first
-      elastic-tfjob jobs -w                    follow them
+      elastic-tfjob jobs                         jobs of your namespace
+      elastic-tfjob jobs -A --state Waiting      waiting jobs, and why they wait
+      elastic-tfjob jobs -A --reason short       jobs that wait for free resources
+      elastic-tfjob jobs -o wide --sort slack_s  least slack to the deadline first
+      elastic-tfjob jobs -w                      follow changes
       elastic-tfjob jobs -o json | jq '.[] | select(.step > 1000) | .name'
 
-    SIZE is what a job holds now. STEP, STEPS/S and ENDS IN are as the operator stored them last.
-    """
-    from elastic_tfjob.commands import jobs
+    `explain` shows the code of a job's reason. SIZE is the current number of replicas. STEP, STEPS/S and ENDS IN are
+    the values that the operator stored last."""
+    from elastic_tfjob.commands import tables
 
-    jobs.jobs(
-        all_namespaces=all_namespaces, output=output, watch=watch, states=states, sort=sort, reverse=reverse, **cluster
+    tables.jobs(
+        all_namespaces=all_namespaces,
+        output=output,
+        watch=watch,
+        states=states,
+        reasons=reasons,
+        sort=sort,
+        reverse=reverse,
+        **cluster,
     )
 
 
@@ -68,16 +173,15 @@ def jobs(
 @where
 @output("json")
 def explain(job: str, output: str | None, **cluster: Any) -> None:
-    """Explain a TFJob: its state and why, its bounds, its expected end, its timeline, what would have to change.
+    """Explain a TFJob: its state and the reason for it, its bounds, expected end, timeline, and what you can do.
 
     \b
     Examples:
       elastic-tfjob explain digits
       elastic-tfjob explain digits -o json | jq '.timeline[] | select(.kind == "rescaled")'
 
-    The timeline has the last ten changes of size with their reasons and pauses, and the job's events, as far as the
-    API server still has them and you may read them.
-    """
+    The timeline has the last ten rescales with their reasons and pauses, and the job's events, if the API server still
+    has them and you may read them."""
     from elastic_tfjob.commands import explain
 
     explain.explain(job=job, output=output, **cluster)
@@ -86,35 +190,42 @@ def explain(job: str, output: str | None, **cluster: Any) -> None:
 @click.command()
 @click.argument("what", type=OneOf(["nodes", "jobs"]), default="nodes")
 @where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="With `jobs`: show jobs of all namespaces.")
 @output("json")
-@click.option("-w", "--watch", is_flag=True, help="Go on: look every 5 s, and show what has changed.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running: refresh every 5 s, and print changes.")
 def top(what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
-    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests.
+    """Show the CPU that TFJobs hold, per node or per job, and how much of it they borrowed beyond their requests.
 
     \b
     Examples:
-      elastic-tfjob top           nodes: needs the right to list nodes, and pods of all namespaces
+      elastic-tfjob top           nodes (you need to be allowed to list nodes, and pods in all namespaces)
       elastic-tfjob top jobs      jobs of your namespace
       elastic-tfjob top jobs -A -o json
-      elastic-tfjob top -w        follow the nodes
+      elastic-tfjob top -w        follow nodes
 
-    CPU is in cores. HELD is what replicas request now, LENT the part of it beyond their templates' requests.
-    """
-    from elastic_tfjob.commands import top
+    CPU is in cores. HELD is what replicas request now; BORROWED is the part of it beyond the requests in their
+    templates."""
+    from elastic_tfjob.commands import tables
 
-    top.top(what=what, all_namespaces=all_namespaces, output=output, watch=watch, **cluster)
+    tables.top(what=what, all_namespaces=all_namespaces, output=output, watch=watch, **cluster)
 
 
 @click.command()
 @job_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across rescales and restarts.")
-@click.option("--all", "everything", is_flag=True, help="All replicas, each line with its replica before it.")
-@click.option("--replica", help="One replica, such as worker-1. Default: the chief, or worker-0 without one.")
-@click.option("--tail", type=click.IntRange(0, 2**31 - 1), help="Begin with so many lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends, across rescales and restarts.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Print the logs of all replicas; each line starts with the replica's name.",
+)
+@click.option(
+    "--replica", help="Print the log of this replica, such as worker-1. Default: the chief; without a chief, worker-0."
+)
+@click.option("--tail", type=click.IntRange(0, 2**31 - 1), help="Start with the last N lines.", metavar="N")
 @where
 def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: int | None, **cluster: Any) -> None:
-    """Print what the program of a TFJob writes: the chief's, unless you say otherwise.
+    """Print the log of a TFJob: by default the chief's.
 
     \b
     Examples:
@@ -122,7 +233,7 @@ def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: in
       elastic-tfjob logs digits --replica ps-0   a parameter server
       elastic-tfjob logs digits --all --tail 10  the last lines of each replica
 
-    Where a pod is made anew, `--- NAME` on standard error says so.
+    When a pod is recreated, a line `--- NAME was recreated` appears on standard error.
     """
     from elastic_tfjob.commands import logs
 
@@ -131,20 +242,22 @@ def logs(job: str, follow: bool, everything: bool, replica: str | None, tail: in
 
 @click.command()
 @job_argument
-@click.option("--workers", type=click.IntRange(0, MAX_REPLICAS), help="Workers to have.")
-@click.option("--ps", type=click.IntRange(0, MAX_REPLICAS), help="Parameter servers to have.")
-@click.option("--wait", is_flag=True, help="Until the job has this size.")
-@click.option("--timeout", type=click.IntRange(1, 86_400), default=600, show_default=True, help="Seconds for --wait.")
+@click.option("--workers", type=click.IntRange(0, MAX_REPLICAS), help="Number of workers.")
+@click.option("--ps", type=click.IntRange(0, MAX_REPLICAS), help="Number of parameter servers.")
+@click.option("--wait", is_flag=True, help="Wait until the job has this size.")
+@click.option(
+    "--timeout", type=click.IntRange(1, 86_400), default=600, show_default=True, help="Seconds that --wait may take."
+)
 @where
 def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
-    """Ask for a size of an elastic TFJob, within its bounds. The job keeps it until `auto`.
+    """Request a size for an elastic TFJob, within its bounds. The job keeps it until you run `elastic-tfjob auto`.
 
     \b
     Examples:
       elastic-tfjob scale digits --workers 4
       elastic-tfjob scale digits --workers 4 --ps 2 --wait --timeout 120
 
-    Exit code 4: the job did not have the size in time; it is still asked for.
+    Exit code 4: the job did not reach the size in time. The request stays.
     """
     from elastic_tfjob.commands import change
 
@@ -155,7 +268,7 @@ def scale(job: str, workers: int | None, ps: int | None, wait: bool, timeout: in
 @job_argument
 @where
 def auto(job: str, **cluster: Any) -> None:
-    """Let the operator's profile decide the size of a TFJob again, after `scale`.
+    """Let the operator's profile decide the size of a TFJob again. This undoes `scale`.
 
     \b
     Example:
@@ -170,8 +283,8 @@ def auto(job: str, **cluster: Any) -> None:
 @job_argument
 @where
 def suspend(job: str, **cluster: Any) -> None:
-    """Suspend a TFJob: its pods are deleted, and the job stays. With ElasticCheckpoint it goes on from its newest
-    checkpoint later.
+    """Suspend a TFJob: delete its pods and keep the job. A program that uses ElasticCheckpoint later continues from its
+    newest checkpoint.
 
     \b
     Example:
@@ -186,7 +299,7 @@ def suspend(job: str, **cluster: Any) -> None:
 @job_argument
 @where
 def resume(job: str, **cluster: Any) -> None:
-    """Resume a TFJob that was suspended.
+    """Resume a suspended TFJob.
 
     \b
     Example:
@@ -198,23 +311,24 @@ def resume(job: str, **cluster: Any) -> None:
 
 
 @click.command("what-if")
+@click.option("-f", "--filename", help="File with a new TFJob: what if it were submitted? - reads standard input.")
 @click.option(
-    "-f", "--filename", help="A file with a TFJob that is not there yet: what if it were submitted? - for stdin."
+    "--add-nodes",
+    type=click.IntRange(1, MAX_ADDED_NODES),
+    metavar="N",
+    help="Nodes to add, of the most common kind; see --node-cpu.",
 )
-@click.option(
-    "--add-nodes", type=click.IntRange(1, MAX_ADDED_NODES), help="So many nodes more, like most that there are."
-)
-@click.option("--node-cpu", help="CPU of each added node that pods can have (16); with --node-memory.")
-@click.option("--node-memory", help="Memory of each added node that pods can have (64Gi); with --node-cpu.")
-@click.option("--profile", help="Another profile, with what the operator's ConfigMap says for it.")
+@click.option("--node-cpu", help="Allocatable CPU of each added node (16); needs --node-memory.")
+@click.option("--node-memory", help="Allocatable memory of each added node (64Gi); needs --node-cpu.")
+@click.option("--profile", help="A different profile, with its parameters in the operator's ConfigMap.")
 @where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Tell the jobs of all namespaces that you may list.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Show jobs of all namespaces that you may list.")
 @click.option(
     "--query-url",
     envvar="ELASTIC_TFJOB_QUERY_URL",
-    help="Where the query API is. Default: the Service elastic-tfjob-query, through the API server.",
+    help="URL of the query API. Default: the Service elastic-tfjob-query, through the API server.",
 )
-@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where that Service is.")
+@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of that Service.")
 @output("json")
 def what_if(
     filename: str | None,
@@ -228,24 +342,23 @@ def what_if(
     output: str | None,
     **cluster: Any,
 ) -> None:
-    """Foresee when jobs start and end, as things are and with a change. Nothing is changed.
+    """Forecast when jobs start and end, now and after a change. Nothing is changed in the cluster.
 
     \b
     Examples:
-      elastic-tfjob what-if -f job.yaml                  when would it start and end, who is slowed down?
-      elastic-tfjob what-if --add-nodes 2                who gains?
+      elastic-tfjob what-if -f job.yaml                  when would it start and end, which jobs end later?
+      elastic-tfjob what-if --add-nodes 2                which jobs end earlier?
       elastic-tfjob what-if --add-nodes 2 --node-cpu 16 --node-memory 64Gi
       elastic-tfjob what-if --profile deadline -A
       elastic-tfjob what-if -f job.yaml --add-nodes 1 -o json | jq '.items[0].meets_then'
 
-    The operator's own decisions are simulated forward from now, with the speeds that it knows. It is taken that nothing
-    else comes, nothing fails, and predictions come true. A job whose length or speed nobody knows has no end: the table
-    says what it needs. Jobs of namespaces that you may not list are told in sum.
+    The operator's decisions are simulated from now on, with the speeds that it has measured. The forecast assumes that
+    no other job arrives, nothing fails, and speeds are as predicted. A job whose length or speed is unknown has no end;
+    the table says what is missing. Jobs in namespaces that you may not list appear only as a total.
 
-    It needs the operator's query API (docs/query-api.md), which knows you by your kubeconfig's token. Without a token,
-    or without the right to proxy to its Service: kubectl -n kubeflow port-forward, and --query-url
-    http://127.0.0.1:PORT.
-    """
+    This command needs the operator's query API (docs/query-api.md), which identifies you by the token in your
+    kubeconfig. If you have no token, or may not proxy to the Service, run kubectl -n kubeflow port-forward and use
+    --query-url http://127.0.0.1:PORT."""
     from elastic_tfjob.commands import what_if
 
     what_if.what_if(
@@ -265,32 +378,32 @@ def what_if(
 @click.command()
 @click.argument("output", type=OutputFile())
 @where
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Export jobs of all namespaces.")
 def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
-    """Write the TFJobs of a cluster to OUTPUT (CSV), as a workload that `simulate` reads.
+    """Export the TFJobs of a cluster to OUTPUT (CSV), a workload file for `simulate`.
 
     \b
     Examples:
       elastic-tfjob export-trace jobs.csv -A
       elastic-tfjob simulate jobs.csv --nodes 20 --profile elastic --tune --speed-model linear
 
-    Jobs that are still in the cluster are in it, also those that have ended. A job's duration is what it takes at its
-    declared size: from its steps and the speed that it had there; else how long it ran, or as its annotation says. Jobs
-    of which nothing is known are left out, and named.
-    """
-    from elastic_tfjob.commands import export_trace
+    The file has all jobs that the cluster still has, including ended ones. A job's duration is the time that it takes
+    at its declared size, computed from its steps and its speed at that size. If those are unknown, it is the time that
+    the job ran, or its annotation estimated-duration. Jobs of unknown duration are skipped and named."""
+    from elastic_tfjob.commands import files
 
-    export_trace.export_trace(output=output, all_namespaces=all_namespaces, **cluster)
+    files.export_trace(output=output, all_namespaces=all_namespaces, **cluster)
 
 
 @click.command()
-@click.option("-f", "--filename", help="A file with TFJobs to look at, too; - for stdin.")
-@click.option("--offline", is_flag=True, help="Look at the file alone: no cluster, no kubeconfig.")
+@click.option("-f", "--filename", help="File with TFJobs to check as well; - reads standard input.")
+@click.option("--offline", is_flag=True, help="Check only the file, without a cluster or kubeconfig.")
 @where
-@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Where the operator is.")
+@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of the operator.")
 @output("json")
 def check(filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Check the operator, its CRD and policies, your rights, what jobs report, and with -f TFJobs. Nothing is changed.
+    """Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f). Nothing is
+    changed.
 
     \b
     Examples:
@@ -299,27 +412,34 @@ def check(filename: str | None, offline: bool, operator_namespace: str, output: 
       elastic-tfjob check -f job.yaml --offline
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
-    A line is ok, a warning (something is missing that you may not need, or may not be read by you) or an error (the API
-    server refuses it, or it cannot work), with what to do. Each TFJob is also sent to the API server as a dry run,
-    which stores nothing, and so are a pod and a Service of each of its replica types, as the operator would create
-    them: quotas, limits, Pod Security and webhooks of the namespace are asked. That takes your own right to create pods
+    Each line is ok, a warning (something is missing that you may not need, or you may not read it) or an error (the API
+    server refuses it, or it cannot work), and says what to do. Each TFJob is also sent to the API server as a dry run,
+    which stores nothing. So are one pod and one Service per replica type, as the operator would create them, so that
+    the namespace's quotas, limits, Pod Security and webhooks are checked. For this you need the right to create pods
     and services.
 
-    Not looked at, as it takes a pod in the cluster: whether images can be pulled, have TensorFlow and Python, and
-    whether checkpoint-dir can be written. The job's own events tell that once it starts.
+    Some checks need a running pod and are not made: whether images can be pulled and have TensorFlow and Python, and
+    whether checkpoint-dir can be written. The job's events report such problems once it starts.
 
-    Exit codes: 0 no error (warnings do not count), 1 an error was found or nothing answers, 2 wrong usage.
-    """
+    Exit codes: 0 no error (there may be warnings), 1 an error was found or the API server does not answer, 2 wrong
+    usage."""
     from elastic_tfjob.commands import check
 
     check.check(filename=filename, offline=offline, operator_namespace=operator_namespace, output=output, **cluster)
 
 
 @click.command()
-@click.option("-f", "--filename", "files", multiple=True, required=True, help="A file or a directory; - for stdin.")
-@click.option("-o", "--output", type=OutputFile(), help="Where to write. Default: standard output.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    help="File or directory to convert; - reads standard input; may be repeated.",
+)
+@click.option("-o", "--output", type=OutputFile(), help="File to write. Default: standard output.")
 def convert(files: tuple[str, ...], output: Path | None) -> None:
-    """Write TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early files of v1 as TFJobs of v1. No cluster is asked.
+    """Convert TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early v1 to v1. No cluster is needed.
 
     \b
     Examples:
@@ -327,12 +447,12 @@ def convert(files: tuple[str, ...], output: Path | None) -> None:
       elastic-tfjob convert -f manifests/ | kubectl create -f -
       elastic-tfjob convert -f old.yaml -o new.yaml && elastic-tfjob check -f new.yaml
 
-    Standard error says what was changed in each job. Documents in which nothing changes, and those of other kinds, come
-    out as they are; one that changes loses its comments. Where a job cannot be converted, standard error says why, and
-    nothing is written. What comes out passes `check --offline`.
+    Standard error lists the changes to each job. Unchanged documents and other kinds of objects are copied as they are;
+    a changed document loses its comments. If a job cannot be converted, standard error says why, and nothing is
+    written. The result passes `check --offline`.
 
     Exit codes: 0 done, 1 a job cannot be converted or a file cannot be read, 2 wrong usage.
     """
-    from elastic_tfjob.commands import convert
+    from elastic_tfjob.commands import files as commands
 
-    convert.convert(files=files, output=output)
+    commands.convert(files=files, output=output)

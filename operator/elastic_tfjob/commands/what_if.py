@@ -1,4 +1,4 @@
-"""`what-if`: what would become of jobs with a job, nodes or a profile more. The query API computes it."""
+"""`what-if`: forecasts after adding a job or nodes, or changing the profile. The query API computes them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -12,7 +12,7 @@ from kubernetes.aio.client.configuration import Configuration
 
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, Failed, run
-from elastic_tfjob.commands.manifest import read_job
+from elastic_tfjob.commands.files import read_job
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.model.status import moment_of
@@ -22,7 +22,7 @@ from elastic_tfjob.controller.query.rows.openapi import WHAT_IF
 __all__ = ["told", "what_if"]
 
 _TIMEOUT_S: Final = 60.0
-# So long a busy query API is asked again.
+# How long to retry while the query API is busy.
 _PATIENCE_S: Final = 120.0
 
 
@@ -39,23 +39,23 @@ def what_if(
     output: str | None,
     **cluster: Any,
 ) -> None:
-    """Foresee when jobs start and end, as things are and with a change. Nothing is changed."""
+    """Forecast when jobs start and end, now and after a change. Nothing is changed in the cluster."""
     if not (filename or add_nodes or profile):
-        raise click.UsageError("say what if: -f, --add-nodes or --profile, or several of them")
+        raise click.UsageError("no change is given; use -f, --add-nodes or --profile, or several of them")
     if bool(node_cpu) != bool(node_memory) or (node_cpu and not add_nodes):
-        raise click.UsageError("--node-cpu and --node-memory go together, with --add-nodes")
+        raise click.UsageError("--node-cpu and --node-memory need each other and --add-nodes")
 
     async def do(at: Cluster) -> None:
         asked: dict[str, Any] = {} if all_namespaces else {"namespace": at.namespace}
         if filename:
             job = read_job(filename, at.namespace)
             if cluster["namespace"] and job["metadata"]["namespace"] != at.namespace:
-                raise Failed(f"{filename} is for another namespace than --namespace {at.namespace}")
+                raise Failed(f"{filename}: the job's namespace differs from --namespace {at.namespace}")
             asked["job"] = job
             asked |= {} if all_namespaces else {"namespace": job["metadata"]["namespace"]}
         given = {"add_nodes": add_nodes, "node_cpu": node_cpu, "node_memory": node_memory, "profile": profile}
         asked |= {name: value for name, value in given.items() if value}
-        with show.waiting("the operator looks ahead, which takes up to a minute"):
+        with show.waiting("the operator computes the forecast, which takes up to a minute"):
             answer = await _ask(at, asked, query_url, operator_namespace)
         click.echo(show.as_json(answer) if output == "json" else "\n".join(told(answer)))
 
@@ -63,7 +63,7 @@ def what_if(
 
 
 async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace: str) -> dict[str, Any]:
-    """The answer of the query API. Raises Failed, which says how to reach it where it is not there."""
+    """The answer of the query API. Raises Failed, which says how to reach the API if it does not answer."""
     token = await at.api.token()
     async with AsyncExitStack() as stack:
         if url is None:
@@ -71,13 +71,13 @@ async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace
         else:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise Failed(f"--query-url: {show.plain(url)!r} is no address; allowed is http(s)://HOST:PORT")
+                raise Failed(f"--query-url is {show.plain(url)!r}; allowed: http(s)://HOST:PORT")
             if token and parts.scheme == "http" and not is_loopback(parts.hostname):
-                raise Failed(f"your token is not sent to {parts.hostname} in plain text: use https, or a port-forward")
+                raise Failed(f"your token is not sent to {parts.hostname} unencrypted; use https or a port-forward")
             configuration = Configuration()
             configuration.host = url.rstrip("/")
             api, path = await stack.enter_async_context(ApiClient(configuration)), ""
-        # The API server keeps the usual header to itself.
+        # The API server's proxy does not forward the usual header.
         headers = {TOKEN_HEADER: token} if token else {}
         try:
             async for attempt in _while_busy():
@@ -85,16 +85,18 @@ async def _ask(at: Cluster, asked: Mapping[str, Any], url: str | None, namespace
                     return await api.once("POST", path + WHAT_IF, asked, timeout_s=_TIMEOUT_S, headers=headers)
             raise AssertionError("tenacity re-raises")  # pragma: no cover
         except NotFound as error:
-            raise Failed(f"no query API there: {show.plain(error.message)} (docs/query-api.md)") from error
+            raise Failed(
+                f"there is no query API at this address: {show.plain(error.message)} (docs/query-api.md)"
+            ) from error
         except Unavailable as error:
             raise Failed(f"the query API does not answer: {show.plain(error.message)}") from error
         except ApiError as error:
-            hint = "" if token else "; your kubeconfig has no token: see --query-url in --help"
+            hint = "" if token else "; your kubeconfig has no token (see --query-url in --help)"
             raise Failed(f"{show.plain(error.message)}{hint if error.status in (401, 403) else ''}") from error
 
 
 def _while_busy() -> tenacity.AsyncRetrying:
-    """Attempts, as long as the query API says when to ask again."""
+    """Attempts, as long as the query API says when to retry."""
 
     def busy(state: tenacity.RetryCallState) -> Unavailable | None:
         error = state.outcome.exception() if state.outcome else None
@@ -106,7 +108,7 @@ def _while_busy() -> tenacity.AsyncRetrying:
 
     def say(state: tenacity.RetryCallState) -> None:
         if error := busy(state):
-            click.echo(f"{show.plain(error.message)}; asking again in {error.retry_after_s:.0f} s", err=True)
+            click.echo(f"{show.plain(error.message)}; retrying in {error.retry_after_s:.0f} s", err=True)
 
     return tenacity.AsyncRetrying(
         retry=lambda state: busy(state) is not None,
@@ -124,31 +126,31 @@ def _service(namespace: str) -> str:
 def told(answer: Mapping[str, Any]) -> Iterator[str]:
     """The answer, line by line."""
     now = moment_of(answer["at"]) or datetime.now(UTC)
-    yield f"As of {answer['at']}, {show.plain(', '.join(_change(answer)))}"
+    yield f"At {answer['at']}, {show.plain(', '.join(_change(answer)))}"
     for problem in answer["problems"]:
         yield f"problem: {show.plain(problem)}"
     yield ""
-    head = ["NAMESPACE", "JOB", "STATE", "STARTS NOW", "THEN", "ENDS NOW", "THEN", "DIFFERENCE", "DEADLINE", "NOTE"]
+    head = ["NAMESPACE", "JOB", "STATE", "START NOW", "AFTER", "END NOW", "AFTER", "DIFFERENCE", "DEADLINE", "NOTE"]
     yield show.table(head, [_cells(row, now) for row in answer["items"]])
     if (more := answer["total"] - len(answer["items"])) > 0:
-        yield f"and {more} jobs more"
-    yield f"\n{answer['changed']} of {answer['total']} jobs end at another time."
+        yield f"and {more} more jobs"
+    yield f"\nThe change moves the end of {answer['changed']} of {answer['total']} jobs."
     if (others := answer["others"])["jobs"]:
         yield (
-            f"Of {others['jobs']} jobs of other namespaces {others['earlier']} end earlier, {others['later']} later, "
-            f"by {show.duration(others['later_s'])} in sum."
+            f"{others['jobs']} jobs of other namespaces: {others['earlier']} end earlier, {others['later']} later, "
+            f"by {show.duration(others['later_s'])} in total."
         )
-    for name, words in (("until_now", "as things are"), ("until_then", "with the change")):
+    for name, words in (("until_now", "without the change"), ("until_then", "with the change")):
         if answer[name]:
-            yield f"Looked up to {answer[name]} only, {words}: there was no time for more."
+            yield f"The forecast {words} ends at {answer[name]}: computing more would take too long."
     yield from (show.plain(note) for note in answer["notes"])
 
 
 def _change(answer: Mapping[str, Any]) -> Iterator[str]:
     now, then = answer["profile_now"], answer["profile_then"]
-    yield f"profile {now}" if now == then else f"profile {then} in place of {now}"
+    yield f"profile {now}" if now == then else f"profile {then} instead of {now}"
     if answer["nodes_added"]:
-        yield f"{answer['nodes_added']} nodes more" + (f" of {answer['node']}" if answer["node"] else "")
+        yield f"{answer['nodes_added']} more nodes" + (f" of {answer['node']}" if answer["node"] else "")
 
 
 def _cells(row: Mapping[str, Any], now: datetime) -> list[str]:
@@ -159,7 +161,7 @@ def _cells(row: Mapping[str, Any], now: datetime) -> list[str]:
     later_s, meets = row["later_s"], {None: "", True: "met", False: "missed"}
     deadline = meets[row["meets_then"]]
     if row["meets_now"] is not None and row["meets_now"] != row["meets_then"]:
-        deadline = f"{deadline or 'not known'}, now {meets[row['meets_now']]}"
+        deadline = f"{deadline or 'unknown'} (now {meets[row['meets_now']]})"
     return [
         row["namespace"],
         row["name"],

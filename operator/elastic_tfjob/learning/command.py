@@ -28,9 +28,9 @@ from elastic_tfjob.learning.training import (
     save,
     train,
 )
+from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES, as_bytes
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
-from elastic_tfjob.simulation.options import Amount, OneOf, OutputFile
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 
 MAX_SEEDS = 100_000

@@ -6,73 +6,14 @@ somebody else's may give words of its own, which have the code `own`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from elastic_tfjob.api.reading import cut
+from elastic_tfjob.api.words import ReasonCode as Code
 from elastic_tfjob.api.words import count_in_words, counts_in_words
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 
 __all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "sized"]
-
-Code = Literal[
-    "own",
-    "as-declared",
-    "asked",
-    "behind",
-    "best-effort",
-    "bounds",
-    "busy",
-    "by-a-person",
-    "converged",
-    "cools",
-    "cpu",
-    "cpu-as-requested",
-    "cpu-rank",
-    "crowded",
-    "deadline-met",
-    "deadline-missed",
-    "deadline-no-room",
-    "dominant-share",
-    "earliest-deadline",
-    "first",
-    "fits",
-    "gain-per-replica",
-    "gives-way",
-    "given-room",
-    "keeps",
-    "later-deadline",
-    "learned",
-    "leaves-node",
-    "less-room",
-    "lost",
-    "makes-room",
-    "marginal-gain",
-    "no-checkpoint",
-    "no-deadline",
-    "no-nodes",
-    "no-size",
-    "no-space-for-names",
-    "node-full",
-    "node-returns",
-    "node-shrinks",
-    "not-movable",
-    "offered",
-    "others-first",
-    "packing",
-    "pool-wants",
-    "profile-begins",
-    "released",
-    "room-to-come",
-    "short",
-    "slower",
-    "suspended",
-    "time-saved",
-    "tries-size",
-    "unknown-speed",
-    "unknown-steps",
-    "waits-behind",
-    "whole-cluster",
-]
 
 Fact = int | float | str | tuple[str, ...] | Mapping[str, int] | Mapping[str, float]
 """A number, the name of a job, node or type, such names, or numbers by type of replica."""

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_POD_BYTES
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
+from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
-from elastic_tfjob.simulation.options import SECONDS, Amount, OneOf, OutputFile, boot_cpu_s, restart_tiers
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
@@ -38,6 +39,42 @@ from elastic_tfjob.simulation.summary import (
 )
 from elastic_tfjob.simulation.tuning import GOALS, Goal, Parts, halves, tune_and_report
 from elastic_tfjob.simulation.workload import WorkloadJob
+
+__all__ = ["SECONDS", "boot_cpu_s", "restart_tiers"]
+
+
+SECONDS = Amount(MAX_DURATION_S)
+
+
+def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
+    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
+    tiers = []
+    try:
+        for part in value.split(","):
+            limit, _, seconds = part.rpartition(":")
+            tiers.append((float(limit) if limit else math.inf, float(seconds)))
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: give seconds, or tiers such as 1:7,8:30,60") from None
+    if not all(0 <= seconds <= MAX_DURATION_S for _, seconds in tiers):
+        raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
+    limits = [limit for limit, _ in tiers]
+    if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
+        raise click.BadParameter(f"{value!r}: limits must rise")
+    return tuple(tiers)
+
+
+def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
+    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
+    try:
+        parts = [float(part) for part in value.split(",")]
+    except ValueError:
+        parts = []
+    if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
+        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
+    if parts[-1] > parts[0]:
+        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
+    return parts[0], parts[1] if len(parts) == 2 else None
+
 
 MAX_REPLICATIONS = 10_000
 MAX_PROCESSES = 1024

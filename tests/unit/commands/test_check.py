@@ -102,7 +102,7 @@ LONG = "t" * 53
         (at("/", "spec", ttlSecondsAfterFinishing=1), "error", "field", "write spec.runPolicy.ttlSecondsAfterFinished"),
         (at("/", "spec", backofflimit=1), "error", "field", "write spec.runPolicy.backoffLimit"),
         (at("/", "spec", minAvailable=1), "error", "field", "write spec.runPolicy.schedulingPolicy.minAvailable"),
-        (at("/", "spec", min_instances=1), "error", "field", "remove it"),
+        (at("/", "spec", min_instances=1), "error", "field", "remove the field"),
         (at("/", "metadata", label={}), "error", "field", "write metadata.labels"),
         (at(nodeSelector={}), "error", "field", "write spec.tfReplicaSpecs[Chief].template.spec.nodeSelector"),
         (at(*POD, imagePullsecrets=[]), "error", "field", "template.spec.imagePullSecrets"),
@@ -139,8 +139,13 @@ LONG = "t" * 53
             "container i mounts volume no",
         ),
         (at(*TRAINER, "resources", limits={"cpu": "500m"}), "error", "resources", "more cpu (1) than its limit (500m)"),
-        (at(*TRAINER, "resources", "requests", **{"nvidia.com/gpu": 1}), "error", "resources", "without a limit of it"),
-        (at("template", metadata={"labels": {"app": "a b"}}), "error", "label", "'a b' is no value of a label (app)"),
+        (at(*TRAINER, "resources", "requests", **{"nvidia.com/gpu": 1}), "error", "resources", "without a limit"),
+        (
+            at("template", metadata={"labels": {"app": "a b"}}),
+            "error",
+            "label",
+            "'a b' is not a valid value of label app",
+        ),
         (
             at(*TRAINER, ports=[{"containerPort": 2222, "name": "a"}, {"containerPort": 2223, "name": "a"}]),
             "error",
@@ -153,40 +158,45 @@ LONG = "t" * 53
             "port",
             "did you mean TCP?",
         ),
-        (at(*TRAINER, ports=[{"containerPort": 3333, "name": "tfjob"}]), "warning", "port", "TF_CONFIG says 2222"),
+        (at(*TRAINER, ports=[{"containerPort": 3333, "name": "tfjob"}]), "warning", "port", "TF_CONFIG uses port 2222"),
         # Values of another type.
-        (at(replicas="1"), "error", "field", "Chief].replicas: it is '1'; allowed is a whole number"),
+        (at(replicas="1"), "error", "field", "Chief].replicas: it is '1'; allowed: a whole number"),
         (
             at("/", "metadata", "annotations", x=1),
             "error",
             "field",
-            "metadata.annotations.x: it is 1; allowed is a text",
+            "metadata.annotations.x: it is 1; allowed: a string",
         ),
-        (at(*TRAINER, env=[{"name": "A", "value": True}]), "error", "field", "value: it is true; allowed is a text"),
-        (at(*TRAINER, env=[{"name": "A"}, {"name": "A"}]), "error", "field", "name A is there twice"),
-        (at(*TRAINER, "resources", "requests", cpu="1x"), "error", "field", "'1x' is no quantity"),
+        (at(*TRAINER, env=[{"name": "A", "value": True}]), "error", "field", "value: it is true; allowed: a string"),
+        (at(*TRAINER, env=[{"name": "A"}, {"name": "A"}]), "error", "field", "name A is given twice"),
+        (at(*TRAINER, "resources", "requests", cpu="1x"), "error", "field", "'1x' is not a quantity"),
         (at("/", "metadata", name="9lives"), "error", "field", "metadata.name: '9lives'"),
         (at("/", "metadata", name="a.b"), "error", "field", "metadata.name: 'a.b'"),
         # Words that mean nothing.
         (renamed("Worker", "Workers"), "warning", "replica type", "did you mean Worker?"),
         (renamed("Chief", "Cheif"), "warning", "replica type", "did you mean Chief?"),
-        (both(without("Worker"), renamed("Chief", "PS")), "error", "replica type", "never runs or succeeds"),
+        (
+            both(without("Worker"), renamed("Chief", "PS")),
+            "error",
+            "replica type",
+            "never becomes Running or Succeeded",
+        ),
         (at(replicas=0), "warning", "replicas", "Chief has 0 replicas"),
-        (at(replicas=2), "warning", "replicas", "TensorFlow knows one"),
+        (at(replicas=2), "warning", "replicas", "TensorFlow uses only one"),
         (at(restartPolicy="Onfailure"), "error", "restartPolicy", "did you mean OnFailure?"),
-        (at(restartPolicy="Never"), "warning", "restartPolicy", "ends the elastic job as failed"),
+        (at(restartPolicy="Never"), "warning", "restartPolicy", "makes the elastic job fail"),
         (at(restartPolicy=None), "warning", "restartPolicy", "Never (the default)"),
         (at(restartPolicy="Always"), "warning", "restartPolicy", "never succeed"),
-        (at(*POD, restartPolicy="Never"), "warning", "restartPolicy", "the template's Never is ignored"),
+        (at(*POD, restartPolicy="Never"), "warning", "restartPolicy", "Never in the template is ignored"),
         (
             at("/", "spec", "runPolicy", cleanPodPolicy="OnCompletion"),
             "warning",
             "cleanPodPolicy",
-            "allowed is None, Ru",
+            "allowed: None, Ru",
         ),
         (at("/", "spec", "runPolicy", cleanPodPolicy="running"), "warning", "cleanPodPolicy", "did you mean Running?"),
         (at("/", "spec", successPolicy="AllWorker"), "warning", "successPolicy", "did you mean AllWorkers?"),
-        (at("/", "spec", successPolicy="AllWorkers"), "warning", "successPolicy", "does nothing: with a Chief"),
+        (at("/", "spec", successPolicy="AllWorkers"), "warning", "successPolicy", "has no effect: a job with a Chief"),
         # Names of the largest size.
         (at("/", "metadata", name="t" * 56), "error", "name", "has 64 characters"),
         (at("/", "metadata", name=f"{LONG}t"), "", "", ""),
@@ -197,16 +207,16 @@ LONG = "t" * 53
             ),
             "warning",
             "name",
-            "max-workers: 11 is cut to 10",
+            "max-workers: 11 is reduced to 10",
         ),
-        (renamed("Worker", "Wor_ker"), "error", "name", "train-wor_ker-1 is no name for a Service"),
+        (renamed("Worker", "Wor_ker"), "error", "name", "train-wor_ker-1 is not a valid Service name"),
         # Ports.
-        (at(*TRAINER, ports=[{"containerPort": 3333}]), "warning", "port", "TF_CONFIG does not use it, but 2222"),
-        (at(*TRAINER, ports=[{"containerPort": 2222, "name": "Tf_Port"}]), "error", "port", "no name of a port"),
-        (at(*TRAINER, ports=[{"containerPort": 0, "name": "a"}]), "error", "port", "there is no port 0"),
+        (at(*TRAINER, ports=[{"containerPort": 3333}]), "warning", "port", "TF_CONFIG uses 2222 instead"),
+        (at(*TRAINER, ports=[{"containerPort": 2222, "name": "Tf_Port"}]), "error", "port", "not a valid port name"),
+        (at(*TRAINER, ports=[{"containerPort": 0, "name": "a"}]), "error", "port", "0 is not a port number"),
         # Programs.
-        (at(*TRAINER, command=["sh", "-c", "cd /x && python3 t.py"]), "warning", "shell", "write exec before"),
-        (at(*TRAINER, command=None), "warning", "launcher", "no launcher can start Chief"),
+        (at(*TRAINER, command=["sh", "-c", "cd /x && python3 t.py"]), "warning", "shell", "with exec"),
+        (at(*TRAINER, command=None), "warning", "launcher", "the launcher cannot start Chief"),
         # Containers that keep the job from ending.
         (
             at(
@@ -218,7 +228,7 @@ LONG = "t" * 53
             ),
             "warning",
             "sidecar",
-            "istio-proxy goes on for as long as its pod",
+            "istio-proxy runs as long as its pod",
         ),
         (
             at("template", metadata={"annotations": {"sidecar.istio.io/inject": "true"}}),
@@ -230,10 +240,15 @@ LONG = "t" * 53
             at("template", metadata={"annotations": {"linkerd.io/inject": "enabled"}}),
             "warning",
             "sidecar",
-            "container linkerd-proxy goes on for as long as its pod",
+            "container linkerd-proxy runs as long as its pod",
         ),
         # Checkpoints: not the same, or not writable, once the chief's pod is another one.
-        (at(*POD, volumes=[{"name": "data", "emptyDir": {}}]), "warning", "checkpoint-dir", "an emptyDir, which goes"),
+        (
+            at(*POD, volumes=[{"name": "data", "emptyDir": {}}]),
+            "warning",
+            "checkpoint-dir",
+            "an emptyDir, which is deleted",
+        ),
         (
             at(*POD, volumes=[{"name": "data", "hostPath": {"path": "/d"}}]),
             "warning",
@@ -250,10 +265,10 @@ LONG = "t" * 53
             at(*POD, volumes=[{"name": "data", "secret": {}}]),
             "warning",
             "checkpoint-dir",
-            "no checkpoint can be written",
+            "checkpoints cannot be written",
         ),
-        (at(*POD, volumes=[{"name": "data", "projected": {}}]), "warning", "checkpoint-dir", "no checkpoint can be"),
-        (at(*POD, volumes=[{"name": "data", "downwardAPI": {}}]), "warning", "checkpoint-dir", "no checkpoint can be"),
+        (at(*POD, volumes=[{"name": "data", "projected": {}}]), "warning", "checkpoint-dir", "checkpoints cannot be"),
+        (at(*POD, volumes=[{"name": "data", "downwardAPI": {}}]), "warning", "checkpoint-dir", "checkpoints cannot be"),
         (at(*POD, volumes=[{"name": "data", "ephemeral": {}}]), "warning", "checkpoint-dir", "generic ephemeral"),
         (at(*POD, volumes=[{"name": "data", "csi": {"driver": "d"}}]), "warning", "checkpoint-dir", "inline CSI"),
         (
@@ -262,7 +277,7 @@ LONG = "t" * 53
             "checkpoint-dir",
             "mounted read-only",
         ),
-        (at(*POD, volumes=[]), "error", "volume", "which its template does not have"),
+        (at(*POD, volumes=[]), "error", "volume", "which the template does not define"),
         (
             at(
                 *TRAINER,
@@ -274,7 +289,7 @@ LONG = "t" * 53
             ),
             "warning",
             "checkpoint-dir",
-            "may be another one in the next pod",
+            "may differ in the next pod",
         ),
         (
             at(*TRAINER, volumeMounts=[{"name": "data", "mountPath": "/data", "readOnly": True}]),
@@ -290,9 +305,9 @@ LONG = "t" * 53
             ),
             "warning",
             "checkpoint-dir",
-            "may be another one in the next pod",
+            "may differ in the next pod",
         ),
-        (at(*TRAINER, volumeMounts=[]), "warning", "checkpoint-dir", "(Worker has one there, but Chief writes"),
+        (at(*TRAINER, volumeMounts=[]), "warning", "checkpoint-dir", "(Worker has one, but Chief writes"),
         (
             at("/", "metadata", "annotations", **{f"{PREFIX}checkpoint-dir": "data/c"}),
             "warning",
@@ -303,13 +318,13 @@ LONG = "t" * 53
             at("/", "metadata", "annotations", **{f"{PREFIX}checkpoint-dir": "/data/../c"}),
             "warning",
             "checkpoint-dir",
-            "on no volume of Chief",
+            "not on a volume of Chief",
         ),
         (
             at("/", "metadata", "annotations", **{f"{PREFIX}checkpoint-dir": "/"}),
             "warning",
             "checkpoint-dir",
-            "/ is on no",
+            "/ is not on",
         ),
     ],
 )
@@ -407,7 +422,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., An
 
 def test_offline_a_file_is_enough(offline: Callable[..., Any]) -> None:
     result = offline(yaml.safe_dump(sound()))
-    assert (result.exit_code, result.output) == (0, "ok:      elastic: its size may change: Worker 2 to 4\n")
+    assert (result.exit_code, result.output) == (0, "ok:      elastic: the size may change: Worker 2 to 4\n")
     broken = copy.deepcopy(sound())
     broken["spec"]["cleanPodPolicy"] = "All"
     result = offline(yaml.safe_dump_all([{"kind": "List", "items": [sound(), broken]}, {"kind": "ConfigMap"}]))
@@ -419,7 +434,7 @@ def test_offline_a_file_is_enough(offline: Callable[..., Any]) -> None:
 def test_what_kubectl_reads_in_silence_is_told(offline: Callable[..., Any]) -> None:
     text = yaml.safe_dump(sound()) + "kind: TFJob\n"
     assert "warning: file: line 1" not in offline(yaml.safe_dump(sound())).output
-    assert "the key 'kind' is given twice: the last one counts" in offline(text).output
+    assert "the key 'kind' is given twice; the last value is used" in offline(text).output
 
 
 def test_the_documented_deadline_needs_no_quotes(offline: Callable[..., Any]) -> None:

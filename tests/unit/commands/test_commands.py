@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 from kubernetes.aio.config import ConfigException
 
-from elastic_tfjob.cli import LAZY, main
-from elastic_tfjob.commands import cluster, kubectl, show
+from elastic_tfjob.cli import LAZY, complete, main
+from elastic_tfjob.cli import tfjob as kubectl_tfjob
+from elastic_tfjob.commands import cluster, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import job_row
@@ -109,6 +110,15 @@ def test_wide_has_bounds_and_a_filter_leaves_out(ask: Ask) -> None:
     assert len(result.output.splitlines()) == 2
 
 
+def test_jobs_are_filtered_by_the_code_that_explain_shows(ask: Ask) -> None:
+    server = Server(waiting("a", code="short"), waiting("b", code="behind"), running())
+    found = json.loads(ask(server, "jobs", "-o", "json", "--reason", "short").output)
+    assert [(each["name"], each["reason_code"]) for each in found] == [("a", "short")]
+    assert "reason code:  short" in ask(server, "explain", "a").output
+    assert "reason code" not in ask(server, "explain", "j").output
+    assert ask(server, "jobs", "--reason", "sort").exit_code == 2
+
+
 class Watched(Server):
     """`watches` are what it sends when it is asked to go on, each until its end or the error in it; `versions` is from
     where that was."""
@@ -150,7 +160,7 @@ def _watched() -> Watched:
 
 
 def test_jobs_are_followed_across_the_ends_of_a_watch(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._AGAIN_S", 0.0)
     server = _watched()
     result = ask(server, "jobs", "-w", "-o", "json")
     shown = [
@@ -185,7 +195,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_on_a_terminal_a_table_takes_the_place_of_the_last_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.jobs._AGAIN_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._AGAIN_S", 0.0)
     shown = ask(_watched(), "jobs", "-w").stdout
     up = "\x1b[1A\x1b[2K"
     assert shown.count("NAME") > 4
@@ -213,12 +223,14 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
         running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"}), events=[event]
     )
     text = ask(server, "explain", "j").output
-    assert text.startswith("ns/j: Running\n  why:         idle CPU")
-    assert "size:        1 chief + 1 PS + 4 workers" in text
-    assert "bounds:      Worker 2 to 4" in text
-    assert "500 of 1000, 5 a second" in text
-    assert "1, the last one stopped training for 0.20 s" in text
-    assert text.index("goes to 4 workers") < text.index("From 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 4 workers")
+    assert text.startswith("ns/j: Running\n  reason:       idle CPU")
+    assert "size:         1 chief + 1 PS + 4 workers" in text
+    assert "bounds:       Worker 2 to 4" in text
+    assert "500 of 1000, 5 steps/s" in text
+    assert "1, the last one paused training for 0.20 s" in text
+    assert text.index("goes to 4 workers") < text.index(
+        "Rescaled from 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 4 workers"
+    )
     found = json.loads(ask(server, "explain", "j", "-o", "json").output)
     assert found["timeline"][-1]["kind"] == "rescaled"
     assert found["forecast"]["source"] == "measured"
@@ -230,11 +242,11 @@ STARTING = tfjob(conditions={"Created": "2026-01-02T03:00:01Z"})
 @pytest.mark.parametrize(
     ("raw", "reason", "later", "why"),
     [
-        (STARTING, "FailedCreateService", "", "a Service is refused: exceeded quota"),
-        (STARTING, "FailedCreateService", "SuccessfulCreatePod", "a Service is refused: exceeded quota"),
+        (STARTING, "FailedCreateService", "", "the API server refused a Service: exceeded quota"),
+        (STARTING, "FailedCreateService", "SuccessfulCreatePod", "the API server refused a Service: exceeded quota"),
         (STARTING, "FailedCreateService", "SuccessfulCreateService", "TFJob is Created."),
-        (STARTING, "FailedCreatePod", "", "a Pod is refused: exceeded quota"),
-        (running(), "FailedCreateService", "", "a Service is refused: exceeded quota"),
+        (STARTING, "FailedCreatePod", "", "the API server refused a Pod: exceeded quota"),
+        (running(), "FailedCreateService", "", "the API server refused a Service: exceeded quota"),
         (running(), "FailedCreatePod", "", "idle CPU"),  # of a change that was rolled back
     ],
 )
@@ -243,7 +255,7 @@ def test_explain_names_what_is_refused(ask: Ask, raw: dict[str, Any], reason: st
     refusal = {"lastTimestamp": "2026-01-02T03:09:00Z", "reason": reason, "message": "Error creating: exceeded quota"}
     after = {"lastTimestamp": "2026-01-02T03:09:30Z", "reason": later, "message": "Created"}
     server = Server(raw, events=[refusal, *([after] if later else [])])
-    assert f"  why:         {why}" in ask(server, "explain", "j").output
+    assert f"  reason:       {why}" in ask(server, "explain", "j").output
     refused = json.loads(ask(server, "explain", "j", "-o", "json").output)["refused"]
     assert refused == ([why] if why.endswith("quota") else [])
 
@@ -251,8 +263,8 @@ def test_explain_names_what_is_refused(ask: Ask, raw: dict[str, Any], reason: st
 @pytest.mark.parametrize(
     ("starts", "said"),
     [
-        ("fork", "next start:  forked from an interpreter that has imported what the program needs"),
-        ("exec: no Python program", "next start:  as a process of its own: no Python program"),
+        ("fork", "next start:   by fork, from an interpreter that has already imported the program's modules"),
+        ("exec: no Python program", "next start:   as a new process: no Python program"),
     ],
 )
 def test_explain_tells_how_the_next_program_starts(ask: Ask, starts: str, said: str) -> None:
@@ -279,20 +291,20 @@ EDITED = tfjob(
     [
         (waiting("j"), "room for 1 chief + 1 PS + 2 workers"),
         (tfjob(runPolicy={"suspend": True}), "elastic-tfjob resume j -n ns"),
-        (tfjob(annotations={"max-workers": "4"}), "without the annotation checkpoint-dir"),
-        (tfjob(annotations={"max-workers": "4", "checkpoint-dir": "/c", "rescale": "never"}), "rescale is never"),
-        (tfjob(annotations={"checkpoint-dir": "/c"}), "leave room"),
+        (tfjob(annotations={"max-workers": "4"}), "set the annotation checkpoint-dir"),
+        (tfjob(annotations={"max-workers": "4", "checkpoint-dir": "/c", "rescale": "never"}), "rescale: never"),
+        (tfjob(annotations={"checkpoint-dir": "/c"}), "set bounds that differ"),
         (
             running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}),
             "elastic-tfjob auto j",
         ),
         (running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "deadline": "1m"}), "miss its deadline"),
-        (EDITED, "its spec asks for 2 workers since an edit, which could not be had yet: no node for it"),
+        (EDITED, "an edit of the spec requests 2 workers, which failed so far: no node for it"),
     ],
 )
 def test_explain_says_what_would_have_to_change(ask: Ask, raw: dict[str, Any], hint: str) -> None:
     text = ask(Server(raw), "explain", "j").output
-    assert hint in text.partition("What would have to change:")[2]
+    assert hint in text.partition("What you can do:")[2]
 
 
 def _pod(name: str, node: str, cpu: str, *, ours: bool = True, uid: str = "") -> dict[str, Any]:
@@ -336,7 +348,7 @@ class Changing(Server):
 
 @pytest.mark.parametrize("what", ["nodes", "jobs"])
 def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr("elastic_tfjob.commands.top._LOOK_S", 0.0)
+    monkeypatch.setattr("elastic_tfjob.commands.tables._LOOK_S", 0.0)
     server = Changing(running(), nodes=[_node("n1")], pods=[_pod("j-worker-0", "n1", "1500m")])
 
     def later(looks: int) -> None:
@@ -353,13 +365,13 @@ def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytes
 
 def test_scale_asks_by_annotations_and_auto_takes_them_back(ask: Ask) -> None:
     server = Server(running())
-    assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 workers asked for\n"
+    assert ask(server, "scale", "j", "--workers", "3").output == "j: 3 workers requested\n"
     asked = {"elastic.kubeflow.org/target-workers": "3"}
     assert server.patches == [(f"{JOBS}/j", {"metadata": {"annotations": asked, "uid": "ns-j"}})]
     server = Server(running(annotations={"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}))
     assert ask(server, "auto", "j").exit_code == 0
     assert server.patches[0][1]["metadata"]["annotations"] == {"elastic.kubeflow.org/target-workers": None}
-    assert "nobody has asked" in ask(Server(running()), "auto", "j").output
+    assert "no size was requested" in ask(Server(running()), "auto", "j").output
 
 
 def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,10 +384,10 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
 
     server.later = grow
     result = ask(server, "scale", "j", "--workers", "4", "--wait")
-    assert result.output.splitlines()[-1] == "j: has 1 chief + 1 PS + 4 workers"
+    assert result.output.splitlines()[-1] == "j: now has 1 chief + 1 PS + 4 workers"
     late = ask(Server(running()), "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
     assert late.exit_code == cluster.EXIT_NOT_IN_TIME
-    assert "does not have the size after 1 s (Running: idle CPU)" in late.stderr
+    assert "did not reach the size within 1 s (Running: idle CPU)" in late.stderr
 
 
 def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +406,7 @@ def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.
         server.later = grow
         return ask(server, "scale", "j", "--workers", "4", "--wait")
 
-    said = "j: 4 workers asked for\nj: has 1 chief + 1 PS + 4 workers\n"
+    said = "j: 4 workers requested\nj: now has 1 chief + 1 PS + 4 workers\n"
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert (scaled().stdout, scaled().stderr) == (said, "")
     monkeypatch.setenv("TERM", "xterm")
@@ -417,8 +429,8 @@ def _queued() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("raw", "words", "code", "said"),
     [
-        (running(), ["scale", "j"], 2, "say how many: --workers, --ps, or both"),
-        (running(), ["scale", "j", "--workers", "9"], 1, "9 workers are out of its bounds: allowed is 2 to 4"),
+        (running(), ["scale", "j"], 2, "no size is given; use --workers, --ps, or both"),
+        (running(), ["scale", "j", "--workers", "9"], 1, "9 workers requested, out of bounds; allowed: 2 to 4"),
         (running(), ["scale", "j", "--workers", "-1"], 2, "-1 is not in the range"),
         (
             tfjob(annotations={}),
@@ -427,11 +439,11 @@ def _queued() -> dict[str, Any]:
             "it needs the annotation elastic.kubeflow.org/checkpoint-dir",
         ),
         (tfjob(conditions={"Succeeded": "2026-01-02T03:01:00Z"}), ["scale", "j", "--ps", "1"], 1, "j has ended"),
-        (_queued(), ["scale", "j", "--workers", "4"], 1, "allowed is 2 to 2, which Kueue admitted (queue q)"),
-        (_queued(), ["suspend", "j"], 1, "Kueue suspends and resumes it"),
+        (_queued(), ["scale", "j", "--workers", "4"], 1, "allowed: 2 to 2, as admitted by Kueue (queue q)"),
+        (_queued(), ["suspend", "j"], 1, "only Kueue suspends and resumes this job"),
         (running(), ["resume", "other"], 3, "namespace ns has no TFJob other: `elastic-tfjob jobs -n ns` lists"),
-        (running(), ["logs", "j"], 3, "j has no pod j-chief-0 now; --follow waits for it"),
-        (running(), ["logs", "j", "--all", "--replica", "ps-0"], 2, "exclude each other"),
+        (running(), ["logs", "j"], 3, "j currently has no pod j-chief-0; --follow waits for it"),
+        (running(), ["logs", "j", "--all", "--replica", "ps-0"], 2, "cannot be combined"),
         (running(), ["jobs", "--sort", "luck"], 2, "'luck' is not one of 'name', 'created'"),
     ],
 )
@@ -448,7 +460,7 @@ def test_suspend_and_resume_write_once(ask: Ask) -> None:
     server = Server(running())
     ask(server, "suspend", "j")
     assert server.patches == [(f"{JOBS}/j", {"spec": {"runPolicy": {"suspend": True}}, "metadata": {"uid": "ns-j"}})]
-    assert ask(Server(running()), "resume", "j").output == "j is not suspended already\n"
+    assert ask(Server(running()), "resume", "j").output == "j is not suspended\n"
     suspended = Server(tfjob(runPolicy={"suspend": True}))
     assert ask(suspended, "resume", "j").output == "j: resumed\n"
 
@@ -458,7 +470,7 @@ def test_export_trace_writes_a_workload_and_the_command_for_it(ask: Ask, tmp_pat
     server = Server(running(), waiting("w"), nodes=[_node("n1"), _node("n2")])
     result = ask(server, "export-trace", str(file), "-A")
     assert result.exit_code == 0, result.output
-    assert "ns/w is left out: it has not ended" in result.stderr
+    assert "ns/w is skipped: it has not ended" in result.stderr
     assert "--nodes 2 --cpus-per-node 4" in result.stdout
     words = ["simulate", str(file), "--nodes", "2", "--profile", "elastic", "--speed-model", "linear"]
     assert CliRunner().invoke(main, [*words, "--set", "elastic.lend=none"]).exit_code == 0
@@ -487,7 +499,7 @@ def test_a_job_that_was_made_anew_is_not_changed(ask: Ask) -> None:
         async def patch(self, path: str, body: Any) -> dict[str, Any]:
             raise Conflict("PATCH", 409, "Conflict", "uid")
 
-    assert "was deleted and made anew" in ask(Changed(running()), "suspend", "j").stderr
+    assert "was deleted and recreated" in ask(Changed(running()), "suspend", "j").stderr
 
 
 def test_logs_go_on_across_pods_and_repeat_nothing(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +520,7 @@ def test_logs_go_on_across_pods_and_repeat_nothing(ask: Ask, monkeypatch: pytest
     server.later = later
     result = ask(server, "logs", "j", "-f")
     assert result.stdout.split() == ["one", "two", "three", "four"]
-    assert result.stderr == "--- j-chief-0 was made anew\n"
+    assert result.stderr == "--- j-chief-0 was recreated\n"
 
 
 def test_a_log_that_the_kubelet_cannot_read_is_told(ask: Ask) -> None:
@@ -539,8 +551,8 @@ def test_an_object_that_cannot_be_read_hides_no_other(ask: Ask, words: list[str]
     server = Server(bad, running("j"), pods=[strange, _pod("j-chief-0", "n1", "1")])
     result = ask(server, *words)
     assert result.exit_code == 0, result.exception
-    assert "ns/bad is left out: TFJob that cannot be read" in result.stderr
-    assert "ns/j-worker-0 is left out" in result.stderr or words == ["jobs"]
+    assert "ns/bad is skipped: TFJob that cannot be read" in result.stderr
+    assert "ns/j-worker-0 is skipped" in result.stderr or words == ["jobs"]
     assert ("j" if "jobs" in words else "HELD") in result.stdout.split()
     assert ask(server, "explain", "bad").exit_code == 1
 
@@ -576,7 +588,7 @@ def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatc
     empty.write_text("{}")
     result = CliRunner().invoke(main, ["jobs", "--kubeconfig", str(empty)])
     assert result.exit_code == 1
-    assert f"no cluster to talk to: {empty}: " in result.stderr
+    assert f"cannot connect to a cluster: {empty}: " in result.stderr
 
 
 @pytest.mark.parametrize("named", ["", "/nowhere/config", "/nowhere/a:/nowhere/b"])
@@ -589,7 +601,7 @@ def test_where_there_is_no_kubeconfig_one_line_says_so(
     result = CliRunner().invoke(main, ["jobs"])
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
-    assert f"there is no kubeconfig {named or '~/.kube/config'};" in line
+    assert f"kubeconfig {named or '~/.kube/config'} does not exist;" in line
 
 
 _KUBECONFIG = """
@@ -603,19 +615,19 @@ users: [{name: u, user: {}}]
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "it is no kubeconfig"),
-        (b"hello", "it is no kubeconfig"),
-        (b"[]", "it is no kubeconfig"),
-        (b"\xff\xfe\x00", "it is no kubeconfig"),
+        (b"", "it is not a kubeconfig"),
+        (b"hello", "it is not a kubeconfig"),
+        (b"[]", "it is not a kubeconfig"),
+        (b"\xff\xfe\x00", "it is not a kubeconfig"),
         (b"{{{", "it is not YAML: "),
-        (_KUBECONFIG.replace("user: {}", "user: hello"), "it is no kubeconfig"),
+        (_KUBECONFIG.replace("user: {}", "user: hello"), "it is not a kubeconfig"),
         (_KUBECONFIG.replace("context: a", 'context: ""', 1), "it has no current-context; "),
         (_KUBECONFIG.replace("user: {}", "user: {tokenFile: /nowhere/token}"), "/nowhere/token: No such file"),
         (_KUBECONFIG.replace("user: {}", "user: {client-key-data: '!', client-certificate-data: a}"), "cannot be used"),
         (_KUBECONFIG.replace('1"}', '1", certificate-authority-data: aGVsbG8=}'), "a certificate or key in it"),
-        (_KUBECONFIG.replace("https://127.0.0.1:1", "not a URL"), "the server of its cluster is 'not a URL'; "),
-        (_KUBECONFIG.replace("127.0.0.1:1", "127.0.0.1:99999"), "is 'https://127.0.0.1:99999'; expected is a URL"),
-        (_KUBECONFIG.replace("https://127.0.0.1:1", ""), "the server of its cluster is ''; "),
+        (_KUBECONFIG.replace("https://127.0.0.1:1", "not a URL"), "the cluster's server is 'not a URL'; "),
+        (_KUBECONFIG.replace("127.0.0.1:1", "127.0.0.1:99999"), "is 'https://127.0.0.1:99999'; a URL is needed"),
+        (_KUBECONFIG.replace("https://127.0.0.1:1", ""), "the cluster's server is ''; "),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_told_in_words(
@@ -626,7 +638,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_told_in_words(
     broken.write_bytes(content if isinstance(content, bytes) else content.encode())
     result = CliRunner().invoke(main, ["jobs", "--kubeconfig", str(broken)])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"no cluster to talk to: {broken}: " in result.stderr
+    assert f"cannot connect to a cluster: {broken}: " in result.stderr
     assert why in result.stderr
 
 
@@ -658,13 +670,13 @@ def test_help_teaches_with_examples(name: str) -> None:
 def test_kubectl_has_the_commands_for_people_and_completes_them(
     ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = ask(Server(running()), "jobs", group=kubectl.tfjob)
+    result = ask(Server(running()), "jobs", group=kubectl_tfjob)
     assert "Running" in result.output
-    assert ask(Server(), "simulate", group=kubectl.tfjob).exit_code == 2
+    assert ask(Server(), "simulate", group=kubectl_tfjob).exit_code == 2
     for words, expected in ((["s"], "scale\nsuspend\n:4\n"), (["explain", ""], "a\nb\n:4\n"), ([], "auto\n")):
         monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfjob", *words])
         ask(Server(running("a"), running("b")), "jobs")  # who answers
-        kubectl.complete()
+        complete()
         assert capsys.readouterr().out.startswith(expected)
 
 

@@ -245,11 +245,11 @@ def test_each_kind_of_older_file_becomes_v1(raw: Raw, look: Look, right: object)
         ({**job("v1"), "spec": 3}, "spec is 3"),
         ({**job("v1beta1"), "spec": {}}, "spec.tfReplicaSpecs is None"),
         (job("v1beta1", types={"Worker": None}), "tfReplicaSpecs[Worker] is None"),
-        (job("v1beta1", types={"Worker": replica(), "WORKER": replica()}), "Worker is there twice"),
+        (job("v1beta1", types={"Worker": replica(), "WORKER": replica()}), "Worker is given twice"),
         (job("v1beta1", backoffLimit=1, runPolicy={"backoffLimit": 2}), "differ: 1 and 2"),
-        (job("v1", types={"Worker": replica("many")}), "it is 'many'; allowed is a whole number"),
+        (job("v1", types={"Worker": replica("many")}), "it is 'many'; allowed: a whole number"),
         (alpha(entry("WORKER"), {"replicas": 2, "tfReplicaType": "PS"}), "PS has no template"),
-        (alpha(entry("WORKER"), entry("WORKER")), "WORKER is there twice"),
+        (alpha(entry("WORKER"), entry("WORKER")), "WORKER is given twice"),
         (
             alpha(terminationPolicy={"chief": {"replicaName": "WORKER", "replicaIndex": 0}}),
             "ends a job with its Master",
@@ -289,8 +289,8 @@ def test_other_documents_come_out_as_they_are(tmp_path: Path) -> None:
     assert made.value["spec"]["runPolicy"] == {"cleanPodPolicy": "All"}
     assert made.value["metadata"]["annotations"] == {"a": "y", "b": "1e3", "c": "010", "when": "2026-01-31"}
     assert made.value["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"] == ["no", "on"]
-    assert "-: old: apiVersion: kubeflow.org/v1beta1 is now kubeflow.org/v1" in result.stderr
-    assert "-: the document's comments are lost" in result.stderr
+    assert "-: old: apiVersion: changed from kubeflow.org/v1beta1 to kubeflow.org/v1" in result.stderr
+    assert "-: the document loses its comments" in result.stderr
     again = tmp_path / "again.yaml"
     again.write_text(result.stdout)
     assert convert("-f", str(again)).stdout == result.stdout

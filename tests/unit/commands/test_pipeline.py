@@ -49,14 +49,14 @@ def test_inputs_become_annotations() -> None:
     ("values", "words"),
     [
         ({"run_id": ""}, "PIPELINE_JOB_ID_PLACEHOLDER"),
-        ({"replicas": {}}, "either manifest"),
+        ({"replicas": {}}, "exactly one of manifest"),
         ({"replicas": {"Chief": []}}, "Chief"),
         ({"elastic": {"max-wrokers": 4}}, "max-wrokers is not known"),
         ({"deadline": "soon"}, "deadline"),
         ({"timeout": "soon"}, "timeout"),
-        ({"when_done": "perhaps"}, "keep or delete"),
+        ({"when_done": "perhaps"}, "allowed: keep, delete"),
         ({"name": "No"}, "name"),
-        ({"model_path": 5}, "is no text"),
+        ({"model_path": 5}, "is not a string"),
         ({"replicas": {}, "manifest": {"kind": "Job"}}, "kubeflow.org/v1"),
     ],
 )
@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_refused_in_words(values: dict[str, Any], words: 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"outputs": {"artifacts": {"model": {}}}}', "[" * 2000])
 def test_an_executor_input_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="executor input"):
+    with pytest.raises(ValueError, match="executor input is invalid"):
         KfpExecutor.parse(text)
 
 

@@ -137,12 +137,12 @@ def test_the_answer_is_a_table_with_differences_and_what_is_not_known(ask: Ask, 
     result = ask(server, "what-if", "-f", str(file), "--add-nodes", "2", "--profile", "deadline")
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    assert lines[0] == "As of 2026-01-02T03:20:00Z, profile deadline in place of kips, 2 nodes more of 16 CPU, 64 GiB"
+    assert lines[0] == "At 2026-01-02T03:20:00Z, profile deadline instead of kips, 2 more nodes of 16 CPU, 64 GiB"
     assert lines[3].split() == ["ns", "new", "New", "2m", "10m", "missed"]
-    assert lines[4].split() == ["ns", "old", "Running", "5m", "8m", "+3m", "missed,", "now", "met"]
+    assert lines[4].split() == ["ns", "old", "Running", "5m", "8m", "+3m", "missed", "(now", "met)"]
     assert "\x1b" not in result.output
-    assert "Of 4 jobs of other namespaces 1 end earlier, 2 later, by 60s in sum." in lines
-    assert "Looked up to 2026-02-01T00:00:00Z only, with the change: there was no time for more." in lines
+    assert "4 jobs of other namespaces: 1 end earlier, 2 later, by 60s in total." in lines
+    assert "The forecast with the change ends at 2026-02-01T00:00:00Z: computing more would take too long." in lines
 
 
 def test_what_is_asked_is_what_the_query_api_reads(ask: Ask, file: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_question_that_makes_no_sense_is_wrong_usage(ask: Ask, words: tuple[st
 def test_refusals_of_the_query_api_are_told_in_its_words(ask: Ask) -> None:
     body = b'{"error": {"message": "it is not known", "where": "profile", "allowed": "kips"}}'
     result = ask(Server({PROXY: error_of("POST", 400, body, {})}), "what-if", "--profile", "x")
-    assert (result.exit_code, result.stderr) == (1, "Error: profile: it is not known; allowed is kips\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: profile: it is not known; allowed: kips\n")
 
 
 def test_a_busy_query_api_is_asked_again_when_it_says_so(ask: Ask) -> None:
@@ -182,7 +182,7 @@ def test_a_busy_query_api_is_asked_again_when_it_says_so(ask: Ask) -> None:
     server = Server({PROXY: [busy, busy, ANSWER]})
     result = ask(server, "what-if", "--add-nodes", "2")
     assert (result.exit_code, len(server.asked)) == (0, 3)
-    assert result.stderr == "this machine is busy; asking again in 0 s\n" * 2
+    assert result.stderr == "this machine is busy; retrying in 0 s\n" * 2
     away = Server({PROXY: error_of("POST", 503, b'{"message": "no endpoints"}', {})})
     assert ask(away, "what-if", "--add-nodes", "2").stderr == "Error: the query API does not answer: no endpoints\n"
     assert len(away.asked) == 1
@@ -194,8 +194,8 @@ def test_at_a_terminal_it_is_told_that_an_answer_takes_long(ask: Ask, monkeypatc
     busy = error_of("POST", 503, b'{"error": {"message": "there was no time"}}', {"Retry-After": "0.01"})
     result = ask(Server({PROXY: [busy, ANSWER]}), "what-if", "--add-nodes", "2", "-o", "json")
     assert json.loads(result.stdout)["nodes_added"] == 2
-    assert "the operator looks ahead" in result.stderr
-    assert "asking again in 0 s" in result.stderr
+    assert "the operator computes the forecast" in result.stderr
+    assert "retrying in 0 s" in result.stderr
 
 
 def test_a_query_api_that_stays_busy_is_given_up(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,28 +209,28 @@ def test_a_query_api_that_stays_busy_is_given_up(ask: Ask, monkeypatch: pytest.M
 def test_without_a_token_it_says_where_else_to_ask(ask: Ask) -> None:
     refused = error_of("POST", 401, b'{"error": {"message": "no token was sent"}}', {})
     result = ask(Server({PROXY: refused}, token=""), "what-if", "--add-nodes", "1")
-    assert result.stderr == "Error: no token was sent; your kubeconfig has no token: see --query-url in --help\n"
+    assert result.stderr == "Error: no token was sent; your kubeconfig has no token (see --query-url in --help)\n"
 
 
 def test_a_token_does_not_cross_a_network_in_plain_text(ask: Ask) -> None:
     result = ask(Server(), "what-if", "--add-nodes", "1", "--query-url", "http://query.example:8082")
-    assert (result.exit_code, "plain text" in result.stderr) == (1, True)
+    assert (result.exit_code, "unencrypted" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("a: [", "not YAML"),
-        ("kind: Job", "0 objects of kind TFJob"),
+        ("kind: Job", "no object of kind TFJob"),
         ("[" * 3000, "nested too deeply"),
-        ("x" * 200_000, "more than"),
+        ("x" * 200_000, "the file is too large"),
         (
             "kind: TFJob\na: &a [1,1,1,1,1,1,1,1,1,1]\n"
             + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
             "larger or deeper than any object",
         ),
         ("kind: TFJob\nspec: {a: .inf}", "put it in quotes"),
-        ("kind: TFJob\nspec: {a: !!int x}", "'x' is no !!int"),
+        ("kind: TFJob\nspec: {a: !!int x}", "'x' is not a !!int"),
         ("kind: TFJob\n--- kind: TFJob", "only a comment may follow ---"),
         ("apiVersion: kubeflow.org/v1beta1\nkind: TFJob\nmetadata: {}\nspec: {}", "elastic-tfjob convert -f"),
         ("kind: TFJob\napiVersion: v2\nmetadata: {}\nspec: {}", "apiVersion is 'v2'"),
@@ -289,7 +289,7 @@ def test_a_sound_cluster_is_ok_and_ends_with_0(ask: Ask, file: Path) -> None:
 def test_what_a_user_may_not_read_is_a_warning_and_ends_with_0(ask: Ask) -> None:
     result = ask(Server(sound(**{LEASE: FORBIDDEN, CRD: FORBIDDEN, JOBS: FORBIDDEN})), "check", "-o", "json")
     found = levels(result)
-    names = ("operator", "CRD", "CRD's version", "reports of jobs")
+    names = ("operator", "CRD", "CRD's version", "job reports")
     assert [found[name] for name in names] == ["warning", "ok", "warning", "warning"]
     assert result.exit_code == 0
 
@@ -326,14 +326,17 @@ UNKNOWN = error_of("POST", 400, b'{"message": "strict decoding error: unknown fi
     ("objects", "told"),
     [
         ({PODS: QUOTA}, ("pod of Worker", "error", "refuses it in this namespace: exceeded quota: cpu")),
-        ({PODS: [QUOTA, {}, {}, {}]}, ("pod of Chief", "error", "without what the operator adds")),
+        ({PODS: [QUOTA, {}, {}, {}]}, ("pod of Chief", "error", "without the operator's additions")),
         ({f"/api/v1/namespaces/ns/services{DRY}": QUOTA}, ("Service of Worker", "error", "exceeded quota")),
-        ({REVIEWS: {"status": {"allowed": False}}}, ("pods", "warning", "not checked: you may not create pods")),
-        ({f"{JOBS}{DRY}": UNKNOWN}, ("API server", "error", "v1 has no spec.a")),
+        (
+            {REVIEWS: {"status": {"allowed": False}}},
+            ("pods", "warning", "not checked, because you may not create pods"),
+        ),
+        ({f"{JOBS}{DRY}": UNKNOWN}, ("API server", "error", "v1 has no field spec.a")),
         ({CLAIM: None}, ("checkpoint-dir", "warning", "has no PersistentVolumeClaim c")),
-        ({CLAIM: modes("ReadOnlyMany")}, ("checkpoint-dir", "warning", "no checkpoint can be written")),
-        ({CLAIM: modes("ReadWriteOnce")}, ("checkpoint-dir", "warning", "only be on one node")),
-        ({CLAIM: modes("ReadWriteOncePod")}, ("checkpoint-dir", "warning", "one of them can start")),
+        ({CLAIM: modes("ReadOnlyMany")}, ("checkpoint-dir", "warning", "checkpoints cannot be written")),
+        ({CLAIM: modes("ReadWriteOnce")}, ("checkpoint-dir", "warning", "must all run on one node")),
+        ({CLAIM: modes("ReadWriteOncePod")}, ("checkpoint-dir", "warning", "only one of them can start")),
     ],
 )
 def test_what_a_namespace_says_of_the_jobs_pods_is_told(
@@ -351,7 +354,7 @@ def test_an_old_crd_missing_policies_and_rights_are_warnings_with_what_to_do(ask
     denied = {"status": {"allowed": False}}
     result = ask(Server(sound(**{CRD: old, policy: None, REVIEWS: denied})), "check")
     assert result.exit_code == 0
-    assert "warning: CRD: older than this command, or upstream's: it has no columns " in result.output
+    assert "warning: CRD: the CRD is older than this command, or upstream's: it lacks the columns " in result.output
     assert "-> elastic-tfjob crd | kubectl apply --server-side -f -" in result.output
     assert "warning: admission policy elastic-tfjob-pod-annotations: " in result.output
     assert (
@@ -361,7 +364,7 @@ def test_an_old_crd_missing_policies_and_rights_are_warnings_with_what_to_do(ask
 
 def test_jobs_that_run_and_tell_nothing_are_named(ask: Ask) -> None:
     result = ask(Server(sound(**{JOBS: {"items": [running("quiet")]}})), "check")
-    assert "1 jobs run and have told no step for 300 s: quiet" in result.output
+    assert "1 running jobs have reported no step for 300 s: quiet" in result.output
 
 
 def found_of(raw: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -372,13 +375,13 @@ def found_of(raw: dict[str, Any]) -> dict[str, tuple[str, str]]:
 def test_a_job_that_can_be_rescaled_is_told_within_which_bounds() -> None:
     assert found_of(manifest(**{"checkpoint-dir": "/c", "max-workers": "4"}))["elastic"] == (
         "ok",
-        "its size may change: Worker 2 to 4",
+        "the size may change: Worker 2 to 4",
     )
 
 
 def test_a_job_without_a_checkpoint_dir_is_told_that_it_needs_one() -> None:
     level, text = found_of(manifest(**{"max-workers": "4"}))["elastic"]
-    assert (level, "it has no elastic.kubeflow.org/checkpoint-dir" in text) == ("warning", True)
+    assert (level, "it has no annotation elastic.kubeflow.org/checkpoint-dir" in text) == ("warning", True)
 
 
 def test_each_wrong_annotation_is_an_error() -> None:
@@ -388,7 +391,7 @@ def test_each_wrong_annotation_is_an_error() -> None:
 
 
 def test_a_container_without_a_command_cannot_be_wrapped() -> None:
-    assert "no launcher can start" in found_of(manifest(**{"checkpoint-dir": "/c"}))["launcher"][1]
+    assert "the launcher cannot start" in found_of(manifest(**{"checkpoint-dir": "/c"}))["launcher"][1]
 
 
 PVC = {"persistentVolumeClaim": {"claimName": "c"}}
@@ -400,10 +403,10 @@ PVC = {"persistentVolumeClaim": {"claimName": "c"}}
         ("/data/c", {"d": {"emptyDir": {}}}, {"d": "/data"}, "/data/c is on an emptyDir"),
         ("/data/c", {"d": {"emptyDir": {}}, "p": PVC}, {"d": "/data", "p": "/data/c"}, ""),
         ("/data/c", {"d": {"emptyDir": {}}, "p": PVC}, {"d": "/data/c/", "p": "/data"}, "an emptyDir"),
-        ("/database", {"p": PVC}, {"p": "/data"}, "/database is on no volume"),
+        ("/database", {"p": PVC}, {"p": "/data"}, "/database is not on a volume"),
         ("file:///data/c", {"p": PVC}, {"p": "/data"}, ""),
         ("gs://data/c", {}, {}, ""),
-        ("/data/c", {}, {}, "/data/c is on no volume"),
+        ("/data/c", {}, {}, "/data/c is not on a volume"),
     ],
 )
 def test_checkpoints_that_go_with_the_chiefs_pod_are_told(

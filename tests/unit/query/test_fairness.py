@@ -255,7 +255,7 @@ async def test_one_user_holds_some_of_the_streams_whatever_their_tokens() -> Non
 
         found = [await stream(f"of-ann~{i}") for i in range(12)]
         assert [each.status for each in found] == [200] * 10 + [429] * 2
-        assert (await found[-1].json())["error"]["message"] == "you have 10 streams open, and nobody has more at once"
+        assert (await found[-1].json())["error"]["message"] == "you have 10 open streams, the limit per user"
         assert found[-1].headers["Retry-After"] == "10"
         assert (await stream("of-bob")).status == 200
         found[0].close()
@@ -298,11 +298,14 @@ def test_nobody_holds_more_places_than_are_free() -> None:
     with room.hold("a"), room.hold("a"), room.hold("a"), room.hold("b"), room.hold("b"):
         with room.hold("b"):
             for name in "ab":
-                with pytest.raises(QueryRefused, match=r"you have 3 places open") as refused, room.hold(name):
+                with pytest.raises(QueryRefused, match=r"you have 3 open places") as refused, room.hold(name):
                     pass
                 assert refused.value.status == 429
             with room.hold("c"), room.hold("d"), room.hold("e"):
-                with pytest.raises(QueryRefused, match=r"9 places are open") as refused, room.hold("f"):
+                with (
+                    pytest.raises(QueryRefused, match=r"the limit of 9 open places is reached") as refused,
+                    room.hold("f"),
+                ):
                     pass
                 assert refused.value.status == 503
         with room.hold("b"):

@@ -120,8 +120,8 @@ def test_a_stop_is_told_with_its_step() -> None:
     state = {"phase": "Waiting", "since": "2026-01-02T03:11:31Z", "stop": {**stop, "reason": "others go first"}}
     found = timeline(see(job(tfjob(state=state, target=STOPS))))
     assert [(each.kind, each.text) for each in found[-2:]] == [
-        ("stopping", "A checkpoint is asked for, then its pods end"),
-        ("stopped", "Its pods ended at step 400"),
+        ("stopping", "A checkpoint is requested, then the pods end"),
+        ("stopped", "The pods ended at step 400"),
     ]
     assert [each.cause for each in found[-2:]] == ["preempt", "preempt"]
 
@@ -187,16 +187,16 @@ def test_pages_follow_each_other_and_what_is_not_known_comes_last() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ([("limit", "0")], "limit: '0' is none; allowed is a whole number from 1 to 200"),
-        ([("limit", "x")], "limit: 'x' is none"),
-        ([("limit", "²")], "limit: it has characters that no name has"),
-        ([("offset", "1" * 253)], "is none; allowed is a whole number from 0 to 1000000"),
-        ([("state", "Lost")], "state: no job is 'Lost'; allowed is one or more, with commas, of Pending, "),
-        ([("sort", "--name")], "sort: jobs are not sorted by '--name'"),
-        ([("name", "x" * (MAX_FILTER + 1))], "name: it has 254 characters; allowed is up to 253"),
-        ([("name", "a\nb")], "name: it has characters that no name has"),
-        ([("limit", "1"), ("limit", "1")], "limit: it is given more than once"),
-        ([("limits", "1")], "'limits': no such query parameter; allowed is namespace, state, name, sort, limit"),
+        ([("limit", "0")], "limit: invalid value '0'; allowed: a whole number from 1 to 200"),
+        ([("limit", "x")], "limit: invalid value 'x'"),
+        ([("limit", "²")], "limit: it has invalid characters"),
+        ([("offset", "1" * 253)], "allowed: a whole number from 0 to 1000000"),
+        ([("state", "Lost")], "state: unknown state 'Lost'; allowed: a comma-separated list of Pending, "),
+        ([("sort", "--name")], "sort: unknown field '--name'"),
+        ([("name", "x" * (MAX_FILTER + 1))], "name: 254 characters; allowed: up to 253"),
+        ([("name", "a\nb")], "name: it has invalid characters"),
+        ([("limit", "1"), ("limit", "1")], "limit: given more than once"),
+        ([("limits", "1")], "'limits': unknown query parameter; allowed: namespace, state, name, sort, limit"),
     ],
 )
 def test_a_wrong_parameter_is_refused_in_words(asked: list[tuple[str, str]], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elastic_tfjob.api.words import REASON_CODES
 from elastic_tfjob.controller.model.cluster import NodeLoan
 from elastic_tfjob.controller.model.reports import CpuUse, Report
 from elastic_tfjob.controller.model.settings import parse_configuration
@@ -39,6 +40,21 @@ async def test_jobs_are_filtered_sorted_and_paged() -> None:
         assert (await ask(client, JOBS))["total"] == 4
 
 
+async def test_jobs_and_the_queue_are_filtered_by_the_code_of_their_reason() -> None:
+    """Whatever the words are: a code that this operator does not know counts as none."""
+    jobs = (waiting("a", code="short"), waiting("b", code="no-nodes"), waiting("c", code="of-tomorrow"), running("d"))
+    async with world(*jobs).client() as client:
+        for path in (JOBS, "/api/v1/queue", "/api/v1/forecasts"):
+            answer = await ask(client, f"{path}?reason=short,no-nodes")
+            assert [each["name"] for each in answer["items"]] == ["a", "b"]
+        codes = {each["name"]: each["reason_code"] for each in (await ask(client, JOBS))["items"]}
+        assert codes == {"a": "short", "b": "no-nodes", "c": None, "d": None}
+        refused = (await ask(client, f"{JOBS}?reason=luck", 400))["error"]
+        assert (refused["where"], refused["message"]) == ("reason", "unknown reason 'luck'")
+    enum = openapi.document()["components"]["schemas"]["JobRow"]["properties"]["reason_code"]["enum"]
+    assert enum == [*REASON_CODES, None]
+
+
 async def test_a_job_comes_with_its_timeline_forecast_and_place() -> None:
     async with world(running(), waiting("late"), waiting("early", annotations={"max-workers": "3"})).client() as client:
         answer = await ask(client, f"{JOBS}/ns/j")
@@ -48,7 +64,7 @@ async def test_a_job_comes_with_its_timeline_forecast_and_place() -> None:
         assert (answer["position"], answer["forecast"]["source"]) == (None, "measured")
         assert (await ask(client, f"{JOBS}/ns/late"))["position"] == 2
         missing = await ask(client, f"{JOBS}/ns/none", 404)
-        assert missing["error"]["message"] == "there is no TFJob of this name in this namespace"
+        assert missing["error"]["message"] == "this namespace has no TFJob of this name"
 
 
 async def test_the_queue_is_in_the_profiles_order_also_when_that_changes() -> None:
@@ -118,7 +134,7 @@ async def test_hostile_words_are_data() -> None:
 async def test_what_is_not_there_or_not_allowed_is_refused_in_json() -> None:
     async with world().client() as client:
         assert (await ask(client, f"{JOBS}?limit=9999", 400))["error"] == {
-            "message": "'9999' is none",
+            "message": "invalid value '9999'",
             "where": "limit",
             "allowed": "a whole number from 1 to 200",
         }
@@ -192,14 +208,14 @@ def test_without_a_gate_it_listens_on_loopback(address: str) -> None:
 
 @pytest.mark.parametrize("address", [":8082", "0.0.0.0:8082", "[::]:8082", "10.0.0.1:8082", "operator:8082"])
 def test_without_a_gate_no_other_address_is_served(address: str) -> None:
-    with pytest.raises(ValueError, match=r"asks nobody who they are: listen at 127.0.0.1:8082 .* --query-auth=token"):
+    with pytest.raises(ValueError, match=r"does not authenticate users: use 127.0.0.1:8082 .* --query-auth=token"):
         refuse_open_address(address, "none")
     refuse_open_address(address, "token")
 
 
 @pytest.mark.parametrize("address", ["", "x", "localhost", "127.0.0.1:http", "127.0.0.1:99999"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="is no address: allowed is HOST:PORT"):
+    with pytest.raises(ValueError, match="is not an address; allowed: HOST:PORT"):
         refuse_open_address(address, "token")
 
 
@@ -219,7 +235,7 @@ def test_the_document_names_each_route_and_refers_to_what_there_is() -> None:
     fields = document["components"]["schemas"]["JobRow"]["properties"]
     assert fields["step"] == {
         "type": ["integer", "null"],
-        "description": "training steps done, when that was stored last",
+        "description": "training steps done, as stored last",
     }
 
 

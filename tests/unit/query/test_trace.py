@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.commands.export_trace import as_csv
+from elastic_tfjob.commands.files import as_csv
 from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.trace import trace_rows
 from elastic_tfjob.scheduling.resources import Resources
@@ -70,14 +70,14 @@ def test_durations_are_those_of_the_declared_size_where_its_speed_was_seen() -> 
 def test_a_job_that_runs_goes_by_its_speed_now_and_one_that_waits_by_what_is_said() -> None:
     jobs, left_out = exported(running("r"), waiting("w", annotations={"estimated-duration": "10m"}), waiting("x"))
     assert (jobs["ns/r"].duration_s, jobs["ns/w"].duration_s) == (200, 600)
-    assert left_out == {"ns/x": "it has not ended, and nothing says how long it takes"}
+    assert left_out == {"ns/x": "it has not ended, and its duration is unknown"}
 
 
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
         (tfjob(conditions={**RUNS, "Failed": "2026-01-02T04:00:00Z"}), "it failed"),
-        (at(ended(), "yesterday"), "no time of creation"),
+        (at(ended(), "yesterday"), "no creation time"),
         (ended(tfReplicaSpecs={"Chief": {"replicas": 1, "template": {"spec": {"containers": []}}}}), ""),
     ],
 )

@@ -126,13 +126,13 @@ def test_a_job_that_never_told_its_speed_is_said_to_be_unknown() -> None:
     answer = told(found, {"add_nodes": 1, "node_cpu": "8", "node_memory": "64Gi"})
     row = rows(answer)["w"]
     assert (row.ends_then, row.source) == (None, None)
-    assert row.note.startswith("how much is left of it is not known: it needs the annotation total-steps")
-    assert answer.notes[0].startswith("1 TFJobs end nobody knows when")
+    assert row.note.startswith("its remaining work is unknown; it needs the annotation total-steps")
+    assert answer.notes[0].startswith("the end of 1 TFJobs is unknown")
 
 
 def test_a_job_that_never_fits_is_said_never_to_be_given_what_it_needs() -> None:
     row = rows(told(cluster(), {"job": submitted(cpu="9", deadline="1h")}))["new"]
-    assert (row.starts_then, row.meets_then, row.note) == (None, False, "it is never given what it needs")
+    assert (row.starts_then, row.meets_then, row.note) == (None, False, "it never gets the resources that it needs")
 
 
 def test_jobs_of_others_are_told_in_sum_only() -> None:
@@ -204,9 +204,9 @@ async def test_a_process_answers_over_http_and_refuses_as_well() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "where"),
     [
-        ([], 400, "the body"),
-        ({}, 400, "the body"),
-        ({"add_nodes": 1001}, 400, "the body"),
+        ([], 400, "body"),
+        ({}, 400, "body"),
+        ({"add_nodes": 1001}, 400, "body"),
         ({"add_nodes": 1, "node_cpu": "many", "node_memory": "1Gi"}, 400, "node_cpu"),
         ({"job": {"kind": "Job"}}, 400, "job"),
         ({"job": submitted("A" * 300)}, 400, "name"),
@@ -235,7 +235,7 @@ async def test_bodies_are_bounded_and_no_page_of_another_origin_can_send_one() -
 async def test_one_that_takes_too_long_is_ended_with_its_process() -> None:
     taken = cluster().source().taken(NOW)
     others = _children()  # a control plane that other tests of this worker share
-    with pytest.raises(QueryRefused, match="could not be foreseen within"):
+    with pytest.raises(QueryRefused, match="no forecast within"):
         await WhatIfWorker(wall_s=0.05).answer(Asker("a"), taken, Question(add_nodes=1), None, nodes_shown=True)
     assert _children() <= others
 

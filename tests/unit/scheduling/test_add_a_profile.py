@@ -218,8 +218,8 @@ def test_a_config_map_may_choose_it() -> None:
         ("{most: 0}", "small-first.most"),
         ("{fewest: 1}", "small-first.fewest"),
         ("{oracle: true}", "profiles.small-first.oracle: only a simulation knows the truth"),
-        ("{place: count}", "profiles.small-first.place: count looks at totals only, which is for simulations"),
-        ("{lend: offered}", "profiles.small-first.lend: there are no pools to borrow from"),
+        ("{place: count}", "profiles.small-first.place: count is allowed in simulations only"),
+        ("{lend: offered}", "profiles.small-first.lend: borrowing needs pools, and none is configured"),
     ],
 )
 def test_a_config_map_that_asks_it_for_what_a_live_cluster_lacks_is_refused(parameters: str, said: str) -> None:

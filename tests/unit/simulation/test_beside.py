@@ -37,7 +37,7 @@ def test_a_name_is_a_pool() -> None:
         ("nodes: 3\nspeed: 2\n", "speed"),
         ("- 1\n", "wrong in the pool"),
         ("nodes: [\n", "not YAML"),
-        ("nodes: 3\nnodes: 4\n", "the key 'nodes' is there twice"),
+        ("nodes: 3\nnodes: 4\n", "the key 'nodes' is given twice"),
         ("nodes: 3\n---\nnodes: 3\n", "2 documents, where one is expected"),
         ("nodes: 3\ncpus_per_node: .inf\n", "cpus_per_node should be a finite number"),
         ("nodes: 3\nmemory_gib_per_node: 1e300\n", "memory_gib_per_node.*65536"),

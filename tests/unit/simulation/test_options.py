@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from elastic_tfjob.learning.command import train_policy
+from elastic_tfjob.param_types import Amount, OutputFile
 from elastic_tfjob.simulation import command
 from elastic_tfjob.simulation.command import simulate
-from elastic_tfjob.simulation.options import Amount, OutputFile
 
 SCENARIO = "jobs: 1000000\nmix: [{name: a, duration_s: 1, workers: {}}]\n"
 
@@ -86,7 +86,7 @@ def test_a_folder_that_is_missing_is_said_before_the_run(trace: Path, option: st
     missing = trace.parent / "nowhere"
     said = refused(simulated(trace, option, str(missing / "x")))
     assert f"'{option}'" in said
-    assert "there is no folder" in said
+    assert "does not exist; create it first" in said
 
 
 def test_replications_of_a_scenario_make_so_many_jobs_only(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_distributions() -> None:
     [
         ({"duration_s": None}, "give duration_s or steps"),
         ({"duration_s": {"uniform": [1, 2], "exponential": 3}}, "exactly one of uniform"),
-        ({"workers": {"min": 3, "max": 2}}, "min, 3, is above max, 2"),
+        ({"workers": {"min": 3, "max": 2}}, "min 3 is above max 2"),
         ({"weight": float("nan")}, "weight should be a finite number"),
         ({"workers": {"cpus": 1e300}}, "workers.cpus.*1000000"),
         ({"duration_s": {"lognormal": {"median": 1, "sigma": 1e9}}}, "sigma should be less than or equal to 10"),
@@ -83,7 +83,7 @@ def test_more_replicas_than_a_job_may_have_are_refused() -> None:
 def test_a_file_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text("jobs: 1\njobs: 2\n")
-    with pytest.raises(WorkloadError, match="the key 'jobs' is there twice"):
+    with pytest.raises(WorkloadError, match="the key 'jobs' is given twice"):
         read_scenario(file)
 
 

@@ -1,4 +1,4 @@
-"""The component `tfjob`: runs a TFJob to its end."""
+"""The component `tfjob`, which runs a TFJob to its end."""
 
 from kfp import dsl
 
@@ -24,26 +24,21 @@ def tfjob(
     when_done: str = "keep",
     model_path: str = "",
 ):
-    """Runs a TFJob to its end; fails where the job fails, is deleted or is too late. A retry attaches to the same job.
+    """Runs a TFJob to its end. The step fails if the job fails, is deleted or times out. A retry attaches to the same
+    job.
 
-    Args:
-        run_id: Give dsl.PIPELINE_JOB_ID_PLACEHOLDER. It becomes a label of the job.
-        job_name: Name of the TFJob.
-        final_condition: Succeeded, Failed, Deleted, TimedOut or Terminated.
-        model_dir: The directory of the model: model_path, else the annotation checkpoint-dir.
-        metrics: steps, steps_per_s, rescales, downtime_s, deadline_met (1 or 0); what is not known is left out.
-        model: Its uri is pvc://CLAIM/PATH, or the URL that model_path is.
-        timeline: Sizes of the job over time, and what was decided and why.
-        name: How the job's name begins. Default: the manifest's, else tfjob.
-        manifest: A whole TFJob; or else replicas.
-        replicas: A ReplicaSpec for each replica type, such as {"Chief": {...}, "PS": {...}}; or else manifest.
-        elastic: Annotations without their prefix, such as {"min-workers": 1, "max-workers": 4}.
-        checkpoint_dir: Where checkpoints go: the annotation of that name, as an input that a pipeline can compute.
-        deadline: A time (2026-01-31T18:00:00Z) or a duration after the job's creation (90m).
-        timeout: A duration (90m) after the job's creation; then the job is stopped and the step fails. Default: none.
-        when_done: keep or delete the TFJob at the end.
-        model_path: Where the program leaves the model. Default: the annotation checkpoint-dir.
-    """
+    Args: run_id: Pass dsl.PIPELINE_JOB_ID_PLACEHOLDER. It becomes a label of the job. job_name: Name of the TFJob.
+    final_condition: Succeeded, Failed, Deleted, TimedOut or Terminated. model_dir: The directory of the model:
+    model_path, or else the annotation checkpoint-dir. metrics: steps, steps_per_s, rescales, downtime_s, deadline_met
+    (1 or 0), as far as known. model: The model. Its uri is pvc://CLAIM/PATH, or model_path if that is a URL. timeline:
+    A page with the job's sizes over time, and the decisions with their reasons. name: Prefix of the job's name.
+    Default: the manifest's name, or else tfjob. manifest: A whole TFJob. Give either manifest or replicas. replicas: A
+    ReplicaSpec for each replica type, such as {"Chief": {...}, "PS": {...}}. elastic: Annotations without their prefix,
+    such as {"min-workers": 1, "max-workers": 4}. checkpoint_dir: The annotation checkpoint-dir, as an input that a
+    pipeline can compute. deadline: A time (2026-01-31T18:00:00Z) or a duration after the job's creation (90m). timeout:
+    A duration (90m) after the job's creation. After it the job is stopped and the step fails. Default: none. when_done:
+    Whether to keep or delete the TFJob at the end: keep or delete. model_path: Where the program writes the model.
+    Default: the annotation checkpoint-dir."""
     return dsl.ContainerSpec(
         image=IMAGE,
         command=["elastic-tfjob", "pipeline", "run"],

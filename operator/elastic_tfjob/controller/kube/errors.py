@@ -86,7 +86,7 @@ def error_of(request: str, status: int, answer: bytes, headers: Mapping[str, str
         found = orjson.loads(answer)
         reason, message = str(found.get("reason") or ""), str(found.get("message") or message)
         if isinstance(problem := found.get("error"), dict):  # the query API's own words
-            hint = f"; allowed is {problem['allowed']}" if problem.get("allowed") else ""
+            hint = f"; allowed: {problem['allowed']}" if problem.get("allowed") else ""
             place = f"{problem['where']}: " if problem.get("where") else ""
             message = f"{place}{problem.get('message')}{hint}"
     kind: type[ApiError]

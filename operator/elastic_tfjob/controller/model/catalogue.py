@@ -1,8 +1,8 @@
-"""Every event that the operator writes, and what it means: one catalogue, from which docs/reference/events.md is made.
+"""The catalogue of all events that the operator writes, and their meaning. docs/reference/events.md is made from it.
 
-A test holds it against the code. Reasons that upstream's training-operator writes keep its names. Beside these an event
-has the reason of what kubelet or kube-scheduler say of a pod that does not start (`Unschedulable`, `ErrImagePull`).
-"""
+A test compares it with the code. Reasons that upstream's training-operator also writes keep its names. In addition,
+there are events with the reason that kubelet or kube-scheduler give for a pod that does not start (`Unschedulable`,
+`ErrImagePull`)."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["EVENTS", "Meaning"]
 
 
 class Meaning(NamedTuple):
-    """`type` as in Kubernetes; `about` is the object that it is written about."""
+    """An event's meaning. `type` is as in Kubernetes; `about` is the kind of object that has the event."""
 
     type: Literal["Normal", "Warning", "Normal or Warning"]
     about: str
@@ -19,18 +19,18 @@ class Meaning(NamedTuple):
 
 
 EVENTS: Final[Mapping[str, Meaning]] = {
-    # A job's life, as upstream tells it
+    # The life cycle of a job, as in upstream
     "TFJobFailedValidation": Meaning(
         "Warning",
         "TFJob",
-        "The spec is invalid: no pod is made, and pods that run are left alone. The message names the field.",
+        "The spec is invalid. No pod is created, and running pods are not touched. The message names the field.",
     ),
     "TFJobSuspended": Meaning("Normal", "TFJob", "The job was suspended; its pods are deleted."),
     "TFJobResumed": Meaning("Normal", "TFJob", "The job was resumed."),
-    "TFJobRestarting": Meaning("Warning", "TFJob", "A replica failed and is made anew."),
+    "TFJobRestarting": Meaning("Warning", "TFJob", "A replica failed and is recreated."),
     "TFJobSucceeded": Meaning("Normal", "TFJob", "The job succeeded."),
     "TFJobFailed": Meaning("Normal or Warning", "TFJob", "The job failed. The message says why."),
-    "ExitedWithCode": Meaning("Normal", "TFJob", "A container `tensorflow` ended, with this exit code."),
+    "ExitedWithCode": Meaning("Normal", "TFJob", "A container `tensorflow` ended. The message has the exit code."),
     "JobTerminated": Meaning("Normal", "TFJob", "The job ended; its PodGroup is deleted."),
     "SuccessfulCreatePod": Meaning("Normal", "TFJob", "A pod was created."),
     "SuccessfulCreateService": Meaning("Normal", "TFJob", "A Service was created."),
@@ -40,8 +40,8 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "SuccessfulDeleteService": Meaning("Normal", "TFJob", "A Service was deleted."),
     "SuccessfulDeletePodGroup": Meaning("Normal", "TFJob", "A PodGroup was deleted."),
     "SuccessfulDeletePodDisruptionBudget": Meaning("Normal", "TFJob", "A PodDisruptionBudget was deleted."),
-    "SuccessfulDeleteJob": Meaning("Normal", "TFJob", "The job was deleted: ttlSecondsAfterFinished is over."),
-    "FailedCreatePod": Meaning("Warning", "TFJob", "A pod could not be created. The message is the API server's."),
+    "SuccessfulDeleteJob": Meaning("Normal", "TFJob", "The job was deleted after ttlSecondsAfterFinished."),
+    "FailedCreatePod": Meaning("Warning", "TFJob", "A pod could not be created. The message is from the API server."),
     "FailedCreateService": Meaning("Warning", "TFJob", "A Service could not be created."),
     "FailedCreatePodGroup": Meaning("Warning", "TFJob", "A PodGroup could not be created."),
     "FailedCreatePodDisruptionBudget": Meaning("Warning", "TFJob", "A PodDisruptionBudget could not be created."),
@@ -49,126 +49,174 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "FailedDeleteService": Meaning("Warning", "TFJob", "A Service could not be deleted."),
     "FailedDeletePodGroup": Meaning("Warning", "TFJob", "A PodGroup could not be deleted."),
     "FailedDeletePodDisruptionBudget": Meaning("Warning", "TFJob", "A PodDisruptionBudget could not be deleted."),
-    "FailedDeleteJob": Meaning("Warning", "TFJob", "The job could not be deleted after its time to live."),
+    "FailedDeleteJob": Meaning("Warning", "TFJob", "The job could not be deleted after ttlSecondsAfterFinished."),
     "SetPodTemplateRestartPolicy": Meaning("Warning", "TFJob", "The template's restartPolicy is ignored."),
-    "SetPodTemplateSchedulerName": Meaning("Warning", "TFJob", "A template names another scheduler than the gang's."),
-    # What an elastic job is told
-    "Waiting": Meaning("Normal", "TFJob", "The profile has not given the job any node yet. The message says why."),
-    "Admitted": Meaning("Normal", "TFJob", "The job starts, with this size."),
-    "Rescaling": Meaning("Normal", "TFJob", "The job goes to another size, or moves: sizes or nodes, mode, reason."),
+    "SetPodTemplateSchedulerName": Meaning(
+        "Warning", "TFJob", "A template names a scheduler other than the gang scheduler."
+    ),
+    # Elastic jobs
+    "Waiting": Meaning(
+        "Normal", "TFJob", "The job waits, because the profile has given it no nodes yet. The message says why."
+    ),
+    "Admitted": Meaning("Normal", "TFJob", "The job starts. The message has its size."),
+    "Rescaling": Meaning(
+        "Normal", "TFJob", "A rescale or move begins. The message has the sizes or nodes, the mode and the reason."
+    ),
     "Rescaled": Meaning(
         "Normal or Warning",
         "TFJob",
-        "The job has another size, or has moved. The message has the pause and the steps lost.",
+        "A rescale or move is done. The message has the pause and the lost steps.",
     ),
-    "RescalePending": Meaning("Normal", "TFJob", "Another size is wanted, and something is waited for first."),
-    "RescaleRolledBack": Meaning("Warning", "TFJob", "The job keeps its size: preparing or saving failed."),
+    "RescalePending": Meaning("Normal", "TFJob", "A rescale is due and must wait. The message says for what."),
+    "RescaleRolledBack": Meaning(
+        "Warning", "TFJob", "A rescale was rolled back, because preparing or saving failed. The job keeps its size."
+    ),
     "RescaleUndone": Meaning(
-        "Warning", "TFJob", "The new size made no first step: the job returns to the last size that trained."
+        "Warning", "TFJob", "The job made no step at the new size and returns to the last size at which it trained."
     ),
     "ReturnFailed": Meaning(
-        "Warning", "TFJob", "Nor did the size that it returned to: the job is left to its restart policy."
+        "Warning",
+        "TFJob",
+        "The job made no step at the size that it returned to either. From now on its restart policy applies.",
     ),
-    "Scaled": Meaning("Normal", "TFJob", "A job that is only placed follows an edit of its replicas."),
-    "Stopping": Meaning("Normal", "TFJob", "A plan takes all from the job. The message says why, and who saves."),
+    "Scaled": Meaning(
+        "Normal", "TFJob", "A job that the operator places but does not rescale follows an edit of its replicas."
+    ),
+    "Stopping": Meaning(
+        "Normal", "TFJob", "The scheduler stops the job. The message says why, and which replica saves a checkpoint."
+    ),
     "ChiefLost": Meaning(
         "Warning",
         "TFJob",
-        "The chief's node does not answer, or cannot end its pod: the job's other pods are ended without it. "
-        "New pods are made when Kubernetes knows that the old chief is gone.",
+        "The chief's node does not answer or cannot end the pod, so the job's other pods are ended without it. "
+        "New pods are created once Kubernetes confirms that the old chief is gone.",
     ),
     "CheckpointMissed": Meaning(
-        "Warning", "TFJob", "The job stops without a new checkpoint. The message says how many steps are lost at most."
+        "Warning", "TFJob", "The job stops without a new checkpoint. The message has the most steps that can be lost."
     ),
     "Stopped": Meaning(
-        "Normal", "TFJob", "All pods of a stopped job are gone. The message says at which step, and why."
+        "Normal", "TFJob", "All pods of a stopped job have ended. The message has the step and the reason."
     ),
-    "Resumed": Meaning("Normal", "TFJob", "A stopped job makes steps again. The message says from which one on."),
+    "Resumed": Meaning("Normal", "TFJob", "A stopped job trains again. The message has its first step."),
     "DeadlineAtRisk": Meaning(
-        "Warning", "TFJob", "The job is expected to end after its deadline. The message says which size would do."
+        "Warning", "TFJob", "The job is expected to miss its deadline. The message has a size that would meet it."
     ),
     "DeadlineUnattainable": Meaning(
-        "Warning", "TFJob", "No size that the job may have meets its deadline. The message has the least that would."
+        "Warning",
+        "TFJob",
+        "No size within the job's bounds meets its deadline. The message has the smallest size that would.",
     ),
-    "DeadlineMissed": Meaning("Warning", "TFJob", "The deadline has passed, or the job has failed."),
+    "DeadlineMissed": Meaning("Warning", "TFJob", "The deadline passed before the job ended, or the job failed."),
     "DeadlineLimited": Meaning(
-        "Warning", "TFJob", "Something that the job does not say keeps the operator from doing more for its deadline."
+        "Warning",
+        "TFJob",
+        "The operator cannot do more for the deadline, because information about the job is missing.",
     ),
     "LossUnusable": Meaning(
         "Warning",
         "TFJob",
-        "The profile goes by the training loss, and the job reports none, or one that is no number. Each is told once.",
+        "The profile uses the training loss, but the job reports none, or one that is not a number. One event each.",
     ),
     "LossRises": Meaning(
-        "Warning", "TFJob", "The profile goes by the training loss, and the job's rises. What it counts as follows."
+        "Warning",
+        "TFJob",
+        "The profile uses the training loss, and the job's loss rises. The message says how the profile treats the "
+        "job.",
     ),
     "NotAdjusted": Meaning(
         "Normal",
         "TFJob",
-        "The profile gives CPU by what jobs have left to do, and something that this one does not say keeps it from "
-        "that. Each is told once.",
+        "The profile shares CPU by the jobs' remaining work, but information about this job is missing. There is one "
+        "event per missing item.",
     ),
-    "CPUAdjusted": Meaning("Normal", "TFJob", "Running pods hold other CPU than before, in place."),
-    "ResizeRefused": Meaning("Warning", "TFJob", "The API server refuses a pod other CPU. It is tried again later."),
-    "ResizeUnsupported": Meaning("Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes < 1.33)."),
-    "InvalidAnnotation": Meaning("Warning", "TFJob", "An annotation is invalid and ignored. Allowed values follow."),
+    "CPUAdjusted": Meaning("Normal", "TFJob", "The CPU of running pods was changed in place."),
+    "ResizeRefused": Meaning(
+        "Warning", "TFJob", "The API server refused to change a pod's CPU. The operator retries later."
+    ),
+    "ResizeUnsupported": Meaning(
+        "Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes before 1.33)."
+    ),
+    "InvalidAnnotation": Meaning(
+        "Warning", "TFJob", "An annotation is invalid and ignored. The message has the allowed values."
+    ),
     "CheckpointDirShared": Meaning(
-        "Warning", "TFJob", "Another job of the namespace has its checkpoints in the same directory of the same volume."
+        "Warning", "TFJob", "Another job in the namespace writes checkpoints to the same directory of the same volume."
     ),
-    "LauncherNotInjected": Meaning("Warning", "TFJob", "The job's pods have no launcher: a rescale recreates them."),
+    "LauncherNotInjected": Meaning(
+        "Warning", "TFJob", "The job's pods have no launcher, so each rescale recreates them."
+    ),
     "InjectionAdapted": Meaning(
-        "Normal", "TFJob", "A rule of the namespace gives the added container other requests or limits."
+        "Normal", "TFJob", "A rule of the namespace changes the requests or limits of the injected container."
     ),
     "LauncherNotInstalled": Meaning(
-        "Warning", "TFJob", "The container that installs the launcher failed; the pod is made anew after 10 s."
+        "Warning", "TFJob", "The container that installs the launcher failed. The pod is recreated after 10 s."
     ),
-    "UnknownState": Meaning("Warning", "TFJob", "A newer operator wrote a word that this one does not know: it waits."),
-    "StateNotStored": Meaning("Warning", "TFJob", "The job's annotations leave too little room for the state."),
-    "KueueQuota": Meaning("Warning", "TFJob", "More replicas are asked for than Kueue admitted."),
+    "UnknownState": Meaning(
+        "Warning",
+        "TFJob",
+        "A newer operator wrote a state that this one does not know. This operator leaves the job alone.",
+    ),
+    "StateNotStored": Meaning(
+        "Warning", "TFJob", "The job's state was not stored, because its annotations take up too much space."
+    ),
+    "KueueQuota": Meaning("Warning", "TFJob", "More replicas are requested than Kueue admitted."),
     "NotStopped": Meaning(
-        "Normal", "TFJob", "The profile would stop or move the job, which cannot be now. Each reason is told once."
+        "Normal", "TFJob", "The profile wanted to stop or move the job, but cannot. There is one event per reason."
     ),
-    "MoreTroubles": Meaning("Warning", "TFJob", "More pods do not run than events tell of; this is how many reasons."),
+    "MoreTroubles": Meaning(
+        "Warning", "TFJob", "There are more reasons why pods do not run than events. The message has their number."
+    ),
     "NodeLost": Meaning(
         "Warning", "TFJob", "A node with pods of the job does not answer. The message says what the job waits for."
     ),
-    "NotScheduled": Meaning("Warning", "TFJob", "The profile leaves the job out for a while. The message says why."),
-    # Loans of nodes
+    "NotScheduled": Meaning("Warning", "TFJob", "The scheduler skips the job for a while. The message says why."),
+    # Node loans
     "NodeLent": Meaning(
-        "Normal", "Node", "The node is lent: loanable jobs may run there, pods of its pool are kept away."
+        "Normal", "Node", "The node is lent. Loanable jobs may run there, and pods of its pool may not."
     ),
-    "NodeRecalled": Meaning("Normal", "Node", "The node is wanted back. Jobs leave it. The message says why."),
-    "NodeReturned": Meaning("Normal", "Node", "The node is its pool's again. The message says how long that took."),
+    "NodeRecalled": Meaning("Normal", "Node", "The pool needs the node back, and jobs leave it. The message says why."),
+    "NodeReturned": Meaning(
+        "Normal", "Node", "The node was returned to its pool. The message says how long that took."
+    ),
     "NodeNotVacated": Meaning(
-        "Warning", "Node", "Pods of jobs are still there long after the recall. The taint is gone: priorities decide."
+        "Warning",
+        "Node",
+        "Pods of jobs are still on the node long after the recall. The taint was removed, so pod priorities decide.",
     ),
     "LoansForbidden": Meaning(
-        "Warning", "Node", "The operator has no right to write nodes (components/loans). Nothing is lent for a while."
+        "Warning", "Node", "The operator has no right to change nodes (components/loans). No node is lent for a while."
     ),
     "FitsNoPoolNode": Meaning(
-        "Warning", "Pod", "A pool's pending pod fits on none of its nodes, lent ones included: none is recalled for it."
+        "Warning",
+        "Pod",
+        "A pending pod of a pool fits on none of the pool's nodes, including lent ones. No node is recalled for it.",
     ),
     # JobSets of Trainer v2
     "UnsupportedByTFJob": Meaning(
         "Warning",
         "JobSet",
-        "The JobSet has something that no TFJob can do, as the message says. It has failed if nothing of it runs.",
+        "The JobSet uses a feature that TFJobs do not have, named in the message. It fails if none of its pods runs.",
     ),
-    "TFJobExists": Meaning("Warning", "JobSet", "A TFJob of this name is not the JobSet's: nothing runs."),
-    "TFJobNotWritten": Meaning("Warning", "JobSet", "The API server refused a write. It is tried again."),
+    "TFJobExists": Meaning(
+        "Warning", "JobSet", "A TFJob of this name exists and does not belong to the JobSet. The JobSet does not run."
+    ),
+    "TFJobNotWritten": Meaning("Warning", "JobSet", "The API server refused to write the TFJob. The operator retries."),
     # The operator itself
     "ReconcileFailed": Meaning(
-        "Warning", "TFJob or JobSet", "A bug keeps the operator from this job or JobSet. It is tried again."
+        "Warning",
+        "TFJob or JobSet",
+        "A bug kept the operator from reconciling this job or JobSet. The operator retries.",
     ),
     "InvalidConfiguration": Meaning(
         "Warning",
         "ConfigMap; operator's Deployment",
-        "config.yaml is refused; the last good one stays. The message says what is wrong, and which profile decides.",
+        "config.yaml is invalid, and the last valid one stays in use. The message has the error and the active "
+        "profile.",
     ),
     "ConfigurationTaken": Meaning(
         "Normal",
         "operator's Deployment",
-        "The ConfigMap was read. The message says which profile decides. Where no Deployment is found, the operator's "
+        "The ConfigMap was read. The message has the active profile. If no Deployment is found, the operator's "
         "pod has the event.",
     ),
 }

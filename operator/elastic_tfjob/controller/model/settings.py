@@ -1,12 +1,12 @@
-"""The operator's configuration: the key `config.yaml` of a ConfigMap, which it follows without a restart.
+"""The operator's configuration: the key `config.yaml` of a ConfigMap. Changes take effect without a restart.
 
-profile: kips              # which policy decides; `fixed` does as upstream does
+profile: kips              # the scheduling policy; `fixed` works as upstream does
 scope: annotated           # jobs with an elastic.kubeflow.org/ annotation, or all
 profiles: {kips: {cooldown_s: 60}}
 rescale: {prepare_timeout_s: 300}
 status: {interval_s: 5, max_requests_per_s: 50}
 query: {max_open_requests: 64}
-injected: {requests: {cpu: 10m, memory: 32Mi}}    # what the container beside each elastic pod's asks for
+injected: {requests: {cpu: 10m, memory: 32Mi}}    # resources of the injected container
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
 """
 
@@ -46,9 +46,9 @@ __all__ = [
 
 STOP_COOLDOWN_S: Final = 60.0
 FIXED: Final = "fixed"
-# What nodes of no other pool are called in the core.
+# The core's name for nodes that are in no pool.
 OWN_POOL: Final = "training"
-# Parameters that ask for loans, and the value of each that does not.
+# Parameters about loans, and their values without loans.
 _ABOUT_LOANS: Final = {"lend": "none", "reclaim": "first"}
 _FOUND_OBJECT: Final = re.compile(r" \(found an object of \d+ keys\)$")
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
@@ -59,59 +59,65 @@ class _Model(BaseModel):
 
 
 class RescaleLimits(_Model):
-    """How long each phase of a rescale may take before it is rolled back, in seconds."""
+    """Seconds that each phase of a rescale may take before it is rolled back."""
 
-    prepare_timeout_s: Seconds = Field(300.0, description="until all of the new size is built beside the old")
-    checkpoint_timeout_s: Seconds = Field(120.0, description="until the chief has saved")
+    prepare_timeout_s: Seconds = Field(300.0, description="seconds until the new size is prepared next to the old one")
+    checkpoint_timeout_s: Seconds = Field(120.0, description="seconds until the chief has saved a checkpoint")
     switch_timeout_s: Seconds = Field(
-        300.0, description="until the new size has made its first step; then the job returns to the size before"
+        300.0, description="seconds until the first step at the new size; after that, the job returns to its old size"
     )
-    recreate_timeout_s: Seconds = Field(600.0, description="the same where all pods were recreated")
+    recreate_timeout_s: Seconds = Field(600.0, description="as switch_timeout_s, if all pods were recreated")
     stop_timeout_s: Seconds = Field(
-        120.0, description="until a job that is stopped has saved; then it stops without a new checkpoint"
+        120.0,
+        description="seconds until a job that is being stopped has saved; after that, it stops without a new "
+        "checkpoint",
     )
 
 
 class StatusPolling(_Model):
-    """How often the pods' exporters are asked for their status."""
+    """How often the operator polls the status of pods."""
 
     interval_s: float = Field(
-        5.0, ge=0.01, le=86_400, description="between two questions to one pod; longer where there are many pods"
+        5.0, ge=0.01, le=86_400, description="seconds between two polls of a pod; longer if there are many pods"
     )
-    max_requests_per_s: float = Field(50.0, ge=1, le=10_000, description="questions to all pods together")
+    max_requests_per_s: float = Field(50.0, ge=1, le=10_000, description="polls per second of all pods together")
 
 
 class QueryLimits(_Model):
-    """How much the query API does for those who ask (--query-bind-address)."""
+    """Limits of the query API (--query-bind-address)."""
 
-    max_open_requests: int = Field(64, ge=1, le=10_000, description="requests at once; more are answered 503")
+    max_open_requests: int = Field(64, ge=1, le=10_000, description="concurrent requests; further ones get status 503")
     max_streams: int = Field(
-        100, ge=0, le=180, description="open live streams, which are not counted above; more are answered 503"
+        100,
+        ge=0,
+        le=180,
+        description="open live streams, not counted in max_open_requests; further ones get status 503",
     )
     max_streams_per_user: int = Field(
-        10, ge=1, le=180, description="of those, open by one user (--query-auth=none knows none); more are answered 429"
+        10,
+        ge=1,
+        le=180,
+        description="open live streams of one user, except with --query-auth=none; further ones get status 429",
     )
-    allow_cache_s: float = Field(
-        60.0, ge=0, le=3600, description="for so long what the API server allows somebody is remembered"
-    )
-    deny_cache_s: float = Field(5.0, ge=0, le=3600, description="for so long what it denies is remembered")
+    allow_cache_s: float = Field(60.0, ge=0, le=3600, description="seconds for which a granted access review is cached")
+    deny_cache_s: float = Field(5.0, ge=0, le=3600, description="seconds for which a denied access review is cached")
     max_reviews_per_s: float = Field(
         20.0,
         ge=1,
         le=1000,
-        description="questions to the API server about tokens that are not known yet; addresses take turns",
+        description="reviews of unknown tokens per second; client addresses take turns",
     )
     max_access_reviews_per_s: float = Field(
-        100.0, ge=1, le=10_000, description="questions to it about what users may see; users take turns"
+        100.0, ge=1, le=10_000, description="reviews of users' rights per second; users take turns"
     )
 
 
 def _amounts(found: dict[str, str]) -> dict[str, str]:
     for name, text in found.items():
         if name not in RESOURCES:
-            raise ValueError(f"{describe(name)}: allowed are {', '.join(RESOURCES)}")
+            raise ValueError(f"{describe(name)} is not a resource; allowed: {', '.join(RESOURCES)}")
         if not is_quantity(text):
-            raise ValueError(f"{name}: {describe(text)} is not an amount such as 100m or 64Mi")
+            raise ValueError(f"{name}: {describe(text)} is not a quantity such as 100m or 64Mi")
     return found
 
 
@@ -119,10 +125,10 @@ Amounts = Annotated[dict[str, str], Field(max_length=len(RESOURCES)), AfterValid
 
 
 class InjectedResources(_Model):
-    """What the container asks for that is added to each pod of an elastic job (docs/elastic.md)."""
+    """Resources of the container that is injected into each pod of an elastic job (docs/elastic.md)."""
 
-    requests: Amounts = Field(dict(DEFAULT_RESOURCES["requests"]), description="by resource, as in a pod")
-    limits: Amounts = Field(dict(DEFAULT_RESOURCES["limits"]), description="by resource, as in a pod")
+    requests: Amounts = Field(dict(DEFAULT_RESOURCES["requests"]), description="quantities by resource, as in a pod")
+    limits: Amounts = Field(dict(DEFAULT_RESOURCES["limits"]), description="quantities by resource, as in a pod")
 
     @model_validator(mode="after")
     def _within_limits(self) -> "InjectedResources":
@@ -133,7 +139,7 @@ class InjectedResources(_Model):
 
     @property
     def resources(self) -> ContainerResources:
-        """As a container has them."""
+        """The resources as in a container spec."""
         return {"requests": dict(self.requests), "limits": dict(self.limits)}
 
 
@@ -141,23 +147,27 @@ class PoolSettings(_Model):
     """A pool whose nodes may be lent to loanable jobs (docs/loans.md)."""
 
     namespaces: tuple[Annotated[str, Field(min_length=1, max_length=63)], ...] = Field(
-        min_length=1, max_length=8, description="whose pods are the pool's own: only they want nodes back"
+        min_length=1,
+        max_length=8,
+        description="namespaces whose pods belong to the pool; only their pending pods recall nodes",
     )
-    headroom: int = Field(1, ge=0, le=10_000, description="idle nodes that the pool keeps")
+    headroom: int = Field(1, ge=0, le=10_000, description="idle nodes that are not lent")
     hold_s: float = Field(
-        600.0, ge=10, le=MAX_DURATION_S, description="a node that came back is not lent again for so long"
+        600.0, ge=10, le=MAX_DURATION_S, description="seconds for which a returned node is not lent again"
     )
     grace_s: Seconds = Field(
-        120.0, description="from a recall until jobs that have not left are stopped, after which pods are deleted"
+        120.0,
+        description="seconds from a recall until jobs that are still on the node are stopped; after that, their pods "
+        "are deleted",
     )
     accelerator_speed: float = Field(
-        1.0, ge=0.01, le=100, description="how fast the pool's accelerators train, those of the other nodes are 1"
+        1.0, ge=0.01, le=100, description="training speed of the pool's accelerators, relative to those of other nodes"
     )
 
 
 def _pool_name(name: str) -> str:
     if not POOL_NAME.fullmatch(name) or name == OWN_POOL:
-        raise ValueError(f"a pool is called by a value of the label {POOL_LABEL}, other than {OWN_POOL}")
+        raise ValueError(f"a pool name must be a value of the label {POOL_LABEL} other than {OWN_POOL}")
     return name
 
 
@@ -175,60 +185,61 @@ class Configuration(_Model):
     query: QueryLimits = QueryLimits()
     injected: InjectedResources = InjectedResources()
     pools: dict[PoolName, PoolSettings] = Field(
-        default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the nodes' label"
+        default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the node label"
     )
 
     @field_validator("profile")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in PROFILES:
-            raise ValueError(f"there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip("."))
+            raise ValueError(f"allowed: {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip("."))
         return name
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> "Configuration":
         for name, settings in self.profiles.items():
             if name not in PROFILES:
-                there = f"there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
+                there = f"allowed: {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
                 raise ValueError(f"profiles.{name}: {there}")
             if parse_profile(name, settings).place == "count":
-                raise ValueError(f"profiles.{name}.place: count looks at totals only, which is for simulations")
+                raise ValueError(f"profiles.{name}.place: count is allowed in simulations only")
             asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
             if asked is not None and not self.pools:
-                raise ValueError(f"profiles.{name}.{asked}: there are no pools to borrow from")
+                raise ValueError(f"profiles.{name}.{asked}: borrowing needs pools, and none is configured")
         said = self.profiles.get(self.profile, {})
         lends = not isinstance(build(self.profile, parse_profile(self.profile, said)).lend, NoLoans)
         if self.pools and (self.profile == FIXED or not lends):
-            raise ValueError(f"pools: profile {self.profile} borrows no node; set profiles.{self.profile}.lend")
+            raise ValueError(f"pools: profile {self.profile} borrows no nodes; set profiles.{self.profile}.lend")
         if lends and not self.pools:
             raise ValueError(
-                f"profile {self.profile} borrows nodes, and there are no pools; set profiles.{self.profile}.lend: none"
+                f"profile {self.profile} borrows nodes, but no pool is configured; set profiles.{self.profile}.lend: "
+                "none"
             )
         return self
 
     @property
     def shares_cpu(self) -> bool:
-        """Whether the profile has the replicas of a job share the CPU that it holds on a node."""
+        """Whether the replicas of a job on the same node share their CPU under this profile."""
         return build(self.profile, self.parameters).shares_cpu
 
     @property
     def parameters(self) -> ProfileParameters:
-        """What is set for the chosen profile. A live job needs a while to stop and to start again: where nothing is
-        said of that it has STOP_COOLDOWN_S."""
+        """The parameters of the chosen profile. A live job takes a while to stop and start again, so the default of
+        stop_cooldown_s is STOP_COOLDOWN_S."""
         said = self.profiles.get(self.profile, {})
         return parse_profile(self.profile, {"stop_cooldown_s": STOP_COOLDOWN_S, **said})
 
 
 def parse_configuration(text: str) -> Configuration:
-    """Read `config.yaml`, whatever is in it. Raises ValueError, and nothing else, that names each wrong place, what is
-    wrong there and what was found."""
+    """Read `config.yaml`, whatever its content. Raises only ValueError, which names each wrong place, the error and the
+    value."""
     if len(text) > MAX_CONFIGURATION_BYTES:
-        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_CONFIGURATION_BYTES}")
+        raise ValueError(f"it has {len(text)} characters; allowed: {MAX_CONFIGURATION_BYTES}")
     content = document(text)
     if content is None:
         content = {}
     if not isinstance(content, Mapping):
-        raise ValueError(f"not a mapping of keys to values: {describe(content)}")
+        raise ValueError(f"it must be a mapping of keys to values, not {describe(content)}")
     # A key whose values are all commented out is null in YAML.
     content = {key: value for key, value in content.items() if value is not None}
     try:
@@ -238,7 +249,7 @@ def parse_configuration(text: str) -> Configuration:
 
 
 def _short(problem: str) -> str:
-    """Without the whole document where one key of it is wrong; with what there is."""
+    """The problem without the whole document, and with the known keys."""
     text = _FOUND_OBJECT.sub("", problem.removeprefix("(whole): "))
     place, unknown, _ = text.partition(" is not known")
     models: dict[str, type[BaseModel]] = {
@@ -251,12 +262,12 @@ def _short(problem: str) -> str:
         models["pools"] = PoolSettings
     if unknown and "Parameters of" not in text:
         known = models.get(place.partition(".")[0], Configuration).model_fields
-        text = f"{place} is not known; there are {', '.join(known)}.{_elsewhere(place, known)}".rstrip(".")
+        text = f"{place} is not known; allowed: {', '.join(known)}.{_elsewhere(place, known)}".rstrip(".")
     return text
 
 
 def _elsewhere(place: str, known: Collection[str]) -> str:
-    """Where a key belongs that is not known at this place: it may exist at another one, or be a slip of the pen."""
+    """A suggestion for an unknown key: the place where it exists, or a key with a similar name."""
     key = place.rpartition(".")[2]
     places = [key] if key in Configuration.model_fields else []
     sections: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}

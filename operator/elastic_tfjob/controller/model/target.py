@@ -20,7 +20,7 @@ from elastic_tfjob.api.reading import (
     cut,
     describe,
 )
-from elastic_tfjob.api.words import counts_in_words
+from elastic_tfjob.api.words import REASON_CODES, ReasonCode, counts_in_words
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, read_annotation, shorten_reason
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
 from elastic_tfjob.scheduling.snapshot import Memory, readable
@@ -125,7 +125,8 @@ class Target:
     spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
     changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
     remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
-    is expected to have then; None: not known. It is written with what else is new, and is no reason to write.
+    is expected to have then; None: not known. It is written with what else is new, and is no reason to write. `code`:
+    the code of the reason, by which people filter; empty: none. A target is not rewritten for another code alone.
     """
 
     generation: int
@@ -137,6 +138,7 @@ class Target:
     cause: Cause | Literal[""] = ""
     memory: Memory = field(default_factory=dict)
     expects: float | None = field(default=None, compare=False)
+    code: ReasonCode | Literal[""] = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -167,7 +169,7 @@ class Target:
         if self.expects is not None:
             written["expects"] = written_rate(self.expects) if _SLOWEST <= self.expects <= MAX_RATE else None
         written["uid"] = uid
-        for name in ("cause", "memory", "expects", "uid"):
+        for name in ("cause", "code", "memory", "expects", "uid"):
             if not written[name]:
                 del written[name]
         return orjson.dumps(written).decode()
@@ -185,6 +187,7 @@ def _target(raw: Fields) -> Target:
         cause=_cause(raw),
         memory=readable(raw.any("memory")),
         expects=Lenient()(read_rate, raw, "expects"),
+        code=_code(raw),
     )
 
 
@@ -192,3 +195,9 @@ def _cause(raw: Fields) -> Cause | Literal[""]:
     """It labels metrics, and a newer operator, or anybody else, may have written another word."""
     found = raw.text("cause", MAX_WORD)
     return next((cause for cause in CAUSES if cause == found), "")
+
+
+def _code(raw: Fields) -> ReasonCode | Literal[""]:
+    """The code of the reason; empty for an unknown one, which a newer operator may have written."""
+    found = raw.text("code", MAX_WORD)
+    return next((code for code in REASON_CODES if code == found), "")

@@ -121,7 +121,15 @@ def decide_fixed(scheduled: JobView) -> Target | None:
     if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
         return None
     cpu = target.cpu if target else {}
-    new = Target(_generation(scheduled, wanted), wanted, cpu=cpu, reason=why, declared=declared, cause="asked")
+    new = Target(
+        _generation(scheduled, wanted),
+        wanted,
+        cpu=cpu,
+        reason=why,
+        declared=declared,
+        cause="asked",
+        code="by-a-person",
+    )
     return _remembering(new, scheduled, None)
 
 
@@ -156,7 +164,7 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = str(Reason("released", {"profile": profile}))
     seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
-    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
+    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen, code="released")
     return _remembering(new, scheduled, None)
 
 
@@ -240,6 +248,7 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
         _declared(scheduled, replicas),
         change.cause if change.cause is not None and change.cause in TOLD else "",
         expects=expects.steps_per_s if expects is not None else None,
+        code=reason.code,
     )
 
 
@@ -257,7 +266,8 @@ def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
 
 def _waits(scheduled: JobView, why: Why) -> Target:
     assert scheduled.terms is not None
-    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared)
+    code = as_reason(why).code
+    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared, code=code)
 
 
 def _kept(scheduled: JobView) -> Target | None:
@@ -331,6 +341,7 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
         nodes={},
         generation=known.generation if known is not None and same else target.generation,
         reason=str(Reason("no-space-for-names", {"reason": target.reason})),
+        code="no-space-for-names",
     )
 
 

@@ -1,1 +1,2 @@
-"""What people ask the operator: a read-only HTTP API on what its informers hold. `rows` is pure, `server` talks."""
+"""The query API: read-only HTTP access to the objects in the operator's informers. `rows` is pure, `server` does
+I/O."""

@@ -1,4 +1,4 @@
-"""Who asks, and what they may see. A Gate of another kind is chosen by `--query-auth`."""
+"""Authentication and authorisation of the query API. `--query-auth` chooses the Gate."""
 
 import asyncio
 import secrets
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A user as the API server knows them."""
+    """A user as identified by the API server."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -56,29 +56,29 @@ ANYBODY: Final = Asker("")
 
 
 class Gate(Protocol):
-    """Both raise QueryRefused."""
+    """Identifies users and checks their rights. All methods raise QueryRefused."""
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
-        """Who sends a request, by its headers and the address that it comes from."""
+        """The user who sent a request, from its headers and client address."""
         ...
 
     async def namespaces(self, asker: Asker, among: Collection[str]) -> Collection[str] | None:
-        """The namespaces among these whose TFJobs the asker may list; None: all that there are."""
+        """Those of the namespaces `among` whose TFJobs the user may list; None: all namespaces."""
         ...
 
     async def nodes(self, asker: Asker) -> None:
-        """Return if the asker may list nodes."""
+        """Returns if the user may list nodes."""
         ...
 
 
 class NoGate:
-    """Whoever reaches the loopback address may see all. A browser reaches it, too, for a page whose name leads there
-    (DNS rebinding), so the header Host has to name a loopback address."""
+    """Any client of the loopback address may see everything. A web page could reach the address through a browser (DNS
+    rebinding), so the Host header must name a loopback address."""
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
         if not is_loopback(host_of(headers.get("Host", ""))):
             raise QueryRefused(
-                403, "this name is not the operator's own", where="Host", allowed="localhost or 127.0.0.1"
+                403, "the host name is not a loopback address", where="Host", allowed="localhost or 127.0.0.1"
             )
         return ANYBODY
 
@@ -90,14 +90,14 @@ class NoGate:
 
 
 def host_of(address: str) -> str:
-    """The host of `host:port`, `[host]:port` or a host alone."""
+    """The host in `host:port`, `[host]:port` or `host`."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.rpartition(":")[0] if address.count(":") == 1 else address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
+    """Whether an address is reachable only from this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -105,26 +105,26 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_open_address(address: str, auth: str) -> None:
-    """Raises ValueError where everybody would see everything."""
+    """Raises ValueError for an address at which anyone could see everything."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is no address: allowed is HOST:PORT, [HOST]:PORT, :PORT, or 0 for no server")
+        raise ValueError(f"{address!r} is not an address; allowed: HOST:PORT, [HOST]:PORT, :PORT, or 0 for no server")
     if int(port) and auth == "none" and not is_loopback(host.strip("[]")):
         raise ValueError(
-            f"{address} can be reached from other machines, and --query-auth=none asks nobody who they are: "
-            f"listen at 127.0.0.1:{port} (kubectl port-forward reaches it), or choose --query-auth=token"
+            f"{address} is reachable from other machines, and --query-auth=none does not authenticate users: "
+            f"use 127.0.0.1:{port} (kubectl port-forward reaches it), or --query-auth=token"
         )
 
 
-# -- Room and turns that nobody takes from others ----------------------------------------------------------------------
-# Who asks much is refused, or waits, behind their own questions.
+# -- Fair shares of concurrent requests and of request rate ------------------------------------------------------------
+# A user with many requests is refused, or waits behind their own requests.
 
 _AGAIN_S: Final = 1
 
 
 class Room:
-    """Places, `most` in all. Nobody holds more of them than are free: one holder has half at the most, two have a third
-    each, and there is room for who comes next. `what` says what the places are, in messages."""
+    """`most` places shared fairly. A holder cannot hold more places than are free: a single holder gets at most half,
+    two get a third each, so that there is always room for the next one. `what` names the places in messages."""
 
     def __init__(self, most: Callable[[], int], what: str) -> None:
         self._most = most
@@ -134,14 +134,14 @@ class Room:
 
     @contextmanager
     def hold(self, holder: Hashable, *, alone: bool = False) -> Iterator[None]:
-        """Hold a place while the context is open. `alone`: there is one holder only, who may have all. Raises
-        QueryRefused: 503 where there is no place, 429 where this holder has too many."""
+        """Hold a place while the context is open. `alone`: there is only one holder, who may have all places. Raises
+        QueryRefused with 503 if no place is free, with 429 if this holder has too many."""
         most = self._most()
         if self._all >= most:
-            raise QueryRefused(503, f"{most} {self._what} are open, and no more are taken at once", again_s=_AGAIN_S)
+            raise QueryRefused(503, f"the limit of {most} open {self._what} is reached", again_s=_AGAIN_S)
         if not alone and self._held[holder] >= most - self._all:
             mine = self._held[holder]
-            raise QueryRefused(429, f"you have {mine} {self._what} open, and others need the rest", again_s=_AGAIN_S)
+            raise QueryRefused(429, f"you have {mine} open {self._what}, your share of the limit", again_s=_AGAIN_S)
         self._held[holder] += 1
         self._all += 1
         try:
@@ -154,9 +154,9 @@ class Room:
 
 
 class Turns:
-    """`per_s` turns in a second, and twice as many at once after a pause; `at_once` at the same time. Sources that wait
-    have them one after the other, so each waits for one turn of every other source and for its own questions. `most`:
-    how many may wait."""
+    """Limits turns to `per_s` per second (twice as many after a pause) and `at_once` at the same time. Waiting sources
+    take turns, so each waits for one turn of every other source and for its own earlier requests. `most`: how many may
+    wait."""
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class Turns:
         self._clock = clock
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self._under_way = 0
-        # A bucket that runs out at `per_s`: when it was looked at last, and how full it was then.
+        # A leaky bucket that drains at `per_s`: time and level of the last update.
         self._at, self._level = clock(), 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def turn(self, source: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, and have it while the context is open. Raises QueryRefused where too many wait already."""
+        """Wait for a turn, and keep it while the context is open. Raises QueryRefused if too many are waiting."""
         with self._room.hold(source):
             await self._wait(source)
         try:
@@ -193,7 +193,7 @@ class Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had come at the same moment
+            if not turn.cancelled():  # the turn came at the same moment
                 self._end()
             raise
 
@@ -202,7 +202,7 @@ class Turns:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Give turns to who waits, as many as there are now."""
+        """Give as many turns to waiting sources as are available."""
         while self._waiting and self._under_way < self._at_once:
             now, per_s = self._clock(), self._per_s()
             self._at, self._level = now, max(0.0, self._level - per_s * (now - self._at))
@@ -226,31 +226,27 @@ class Turns:
         self._go_on()
 
 
-# -- The gates that ask the API server ---------------------------------------------------------------------------------
-# Who a token is of (TokenReview), and what somebody may read (SubjectAccessReview).
-#
-# What was learned is remembered for a bounded time and of a bounded number of askers, so a right that is taken away
-# holds on for `allow_cache_s` at the most. Tokens are kept as keyed digests only.
-#
-# Questions are bounded, and nobody's wait behind all those of somebody else. Tokens that were never accepted take turns
-# by the address that they come from; all else takes turns by user, and so never waits for them.
+# -- Gates that ask the API server -------------------------------------------------------------------------------------
+# TokenReview identifies the user of a token; SubjectAccessReview says what a user may read. Answers are cached for a
+# bounded time and a bounded number of users, so a revoked right stays effective for at most `allow_cache_s`. Tokens are
+# stored only as keyed digests. Reviews are rate-limited fairly. Unknown tokens take turns by client address, and
+# everything else takes turns by user, so known users never wait for unknown tokens.
 
 Auth = Literal["none", "token", "header"]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _TOKENS: Final = 1024
-# Each of a user, a resource and a namespace of up to 63 characters: less than half a KiB.
+# Entries for a user, resource and namespace, each less than half a KiB.
 _RIGHTS: Final = 8192
-# Namespaces that are looked at one by one for an asker who may not list the TFJobs of all.
+# Most namespaces to check one by one for a user who may not list the TFJobs of all.
 _NAMESPACES: Final = 256
-# Questions to the API server that are under way at once, about tokens and about users each.
+# Concurrent reviews, of tokens and of users each.
 _IN_FLIGHT: Final = 16
-# Those about users that wait: one user has half at the most, which is one for each of twice as many namespaces as are
-# looked at for an answer.
+# Waiting reviews of users. One user has at most half, twice as many as namespaces are checked for one answer.
 _WAITING: Final = 4 * _NAMESPACES
 STRANGERS: Final = 128
-"""Requests that wait until it is known whose they are. They are not among the open ones yet."""
+"""Requests that wait for authentication. They do not count as open requests yet."""
 _TIMEOUT_S: Final = 5.0
 _MAX_TOKEN: Final = 8192
 _MAX_USER: Final = 253
@@ -259,11 +255,12 @@ _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _EVERYBODY: Final = "system:authenticated"
 TOKEN_HEADER: Final = "X-Elastic-Tfjob-Token"
-"""A page of another origin cannot send it: browsers would ask first, and are not answered."""
+"""A page of another origin cannot send this header, because browsers send a preflight request first, which gets no
+answer."""
 
 
 class Reviewer(Protocol):
-    """What is needed of the client: one request without retries."""
+    """The part of the API client that is needed: one request without retries."""
 
     async def once(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 5.0
@@ -271,10 +268,10 @@ class Reviewer(Protocol):
 
 
 class Remembered(Generic[K, V]):
-    """Answers by question, each for as long as `keep_s` says of it: at most `most` that say yes (are true), and as many
-    that say no, so that what somebody invents pushes nobody's right out. `owner` says whom a yes is about, of whom an
-    eighth is remembered at the most. Who asks the same at the same time shares one answer; errors are not remembered.
-    """
+    """A cache of answers by question; each is kept for `keep_s(answer)` seconds. It holds at most `most` positive
+    (true) answers and as many negative ones, so that invented questions do not evict granted rights. `owner` gives the
+    owner of a positive answer, who gets at most an eighth of the cache. Concurrent equal questions share one answer;
+    errors are not cached."""
 
     def __init__(
         self,
@@ -294,7 +291,7 @@ class Remembered(Generic[K, V]):
         return sum(map(len, self._known.values()))
 
     def last(self, question: K) -> V | None:
-        """What was answered last, if that was a yes; it may hold no more."""
+        """The last positive answer, which may have expired."""
         known = self._known[True].get(question)
         return known[1] if known is not None else None
 
@@ -304,8 +301,8 @@ class Remembered(Generic[K, V]):
         ask: Callable[[], Awaitable[V]],
         waiting: AbstractContextManager[None] | None = None,
     ) -> V:
-        """The answer: remembered, under way, or asked for now, and then `waiting` is open until it comes. Raises what
-        `ask` and `waiting` raise."""
+        """The answer: from the cache, from a request under way, or from a new request. `waiting` is open while waiting
+        for a request. Raises what `ask` and `waiting` raise."""
         for answers in self._known.values():
             known = answers.get(question)
             if known is not None and self._clock() < known[0]:
@@ -315,7 +312,9 @@ class Remembered(Generic[K, V]):
             task = self._asking.get(question)
             if task is None:
                 task = self._asking[question] = asyncio.create_task(self._ask(question, ask))
-                task.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody may have hung up
+                task.add_done_callback(
+                    lambda done: done.cancelled() or done.exception()
+                )  # all waiting clients may have disconnected
             return await asyncio.shield(task)
 
     async def _ask(self, question: K, ask: Callable[[], Awaitable[V]]) -> V:
@@ -338,15 +337,13 @@ class Remembered(Generic[K, V]):
 
 
 class _RightsGate:
-    """What an asker may see, as the API server's authorizers say."""
+    """Checks rights with the API server's authorizers."""
 
     def __init__(self, api: Reviewer, limits: Callable[[], QueryLimits]) -> None:
         self._api = api
         self._limits = limits
         self._rights: Remembered[tuple[Asker, str, str], bool] = Remembered(_RIGHTS, self._keep_s)
-        self._turns = Turns(
-            lambda: self._limits().max_access_reviews_per_s, _IN_FLIGHT, _WAITING, "questions to the API server"
-        )
+        self._turns = Turns(lambda: self._limits().max_access_reviews_per_s, _IN_FLIGHT, _WAITING, "access reviews")
 
     def _keep_s(self, allowed: object) -> float:
         limits = self._limits()
@@ -356,7 +353,9 @@ class _RightsGate:
         if len(among) != 1 and await self._may_list(asker, "tfjobs", ""):
             return None
         if len(among) > _NAMESPACES:
-            message = f"there are TFJobs in more than {_NAMESPACES} namespaces, and you may not list those of all"
+            message = (
+                f"you may not list the TFJobs of all namespaces, and more than {_NAMESPACES} namespaces have TFJobs"
+            )
             raise QueryRefused(400, message, where="namespace", allowed="one namespace")
         ordered = sorted(among)
         answers = await asyncio.gather(*(self._may_list(asker, "tfjobs", each) for each in ordered))
@@ -383,29 +382,29 @@ class _RightsGate:
         return await self._rights.get((asker, resource, namespace), ask)
 
     def _turn(self, asker: Asker) -> AbstractAsyncContextManager[None]:
-        """By the user's name: each token of a ServiceAccount is another Asker, by what `extra` says of it."""
+        """A turn by user name, because each token of a ServiceAccount is a different Asker (it differs in `extra`)."""
         return self._turns.turn(asker.user)
 
     async def _review(
         self, turn: AbstractAsyncContextManager[None], path: str, version: str, kind: str, spec: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The status of a review. Nothing is stored by it."""
+        """The status of a review. Reviews are not stored."""
         try:
             async with turn:
                 answer = await self._api.once(
                     "POST", path, {"apiVersion": version, "kind": kind, "spec": spec}, timeout_s=_TIMEOUT_S
                 )
         except ApiError as error:
-            hint = f": the operator may not create a {kind} (manifests/components/query-api)"
+            hint = f": the operator has no right to create a {kind} (manifests/components/query-api)"
             why = hint if error.status == 403 else ", which does not answer"
-            raise QueryRefused(503, f"nobody can be identified without the API server{why}", again_s=5) from error
+            raise QueryRefused(503, f"users cannot be authenticated without the API server{why}", again_s=5) from error
         status = answer.get("status")
         return status if isinstance(status, dict) else {}
 
 
 class TokenGate(_RightsGate):
-    """`Authorization: Bearer TOKEN`, with any token that the API server itself takes. The API server's proxy keeps that
-    header to itself, so the token alone may come as `X-Elastic-Tfjob-Token`."""
+    """Authenticates `Authorization: Bearer TOKEN` with any token that the API server accepts. The API server's proxy
+    does not forward that header, so the token may also be in the header `X-Elastic-Tfjob-Token`."""
 
     def __init__(self, api: Reviewer, limits: Callable[[], QueryLimits]) -> None:
         super().__init__(api, limits)
@@ -413,10 +412,10 @@ class TokenGate(_RightsGate):
             _TOKENS, self._keep_s, lambda asker: asker.user if asker is not None else None
         )
         self._strangers = Turns(
-            lambda: self._limits().max_reviews_per_s, _IN_FLIGHT, STRANGERS, "tokens that are not known yet"
+            lambda: self._limits().max_reviews_per_s, _IN_FLIGHT, STRANGERS, "reviews of unknown tokens"
         )
-        # Requests may share a token, and so a turn.
-        self._waiting = Room(lambda: STRANGERS, "requests with tokens that are not known yet")
+        # Several requests may share a token and so a turn.
+        self._waiting = Room(lambda: STRANGERS, "requests with unknown tokens")
         self._key = secrets.token_bytes(32)
 
     async def asker(self, headers: Mapping[str, str], peer: str) -> Asker:
@@ -427,7 +426,7 @@ class TokenGate(_RightsGate):
         if scheme.lower() != "bearer" or not token:
             raise QueryRefused(401, "no token was sent", where="Authorization", allowed="Bearer TOKEN")
         if len(token) > _MAX_TOKEN or not (token.isascii() and token.isprintable()):
-            raise QueryRefused(401, "this is no token", where="Authorization", allowed="Bearer TOKEN")
+            raise QueryRefused(401, "the token is malformed", where="Authorization", allowed="Bearer TOKEN")
 
         digest = blake2b(token.encode(), key=self._key, digest_size=32).digest()
         before, source = self._askers.last(digest), _source(peer)
@@ -449,7 +448,8 @@ class TokenGate(_RightsGate):
 
 
 class HeaderGate(_RightsGate):
-    """A header that names the user, which whoever stands before the operator (Istio) sets and lets nobody else set."""
+    """Takes the user's name from a header. A proxy in front of the operator (Istio) sets it and removes it from
+    clients' requests."""
 
     def __init__(self, api: Reviewer, limits: Callable[[], QueryLimits], header: str) -> None:
         super().__init__(api, limits)
@@ -459,30 +459,31 @@ class HeaderGate(_RightsGate):
         user = headers.get(self._header, "")
         several = getattr(headers, "getall", None)
         if several is not None and len(several(self._header, ())) > 1:
-            # A proxy that adds it, and does not replace it, lets anybody be anybody.
-            raise QueryRefused(401, "the header with the user's name is there twice", where=self._header)
+            # If the proxy adds the header without replacing it, clients could claim any name.
+            raise QueryRefused(401, "the header with the user's name is given twice", where=self._header)
         if not user:
             raise QueryRefused(401, "the header with the user's name is missing", where=self._header)
         if len(user) > _MAX_USER or not user.isprintable():
             raise QueryRefused(
-                401, "this is no user's name", where=self._header, allowed=f"up to {_MAX_USER} characters"
+                401, "the user's name is invalid", where=self._header, allowed=f"up to {_MAX_USER} characters"
             )
         if user.startswith("system:"):
             raise QueryRefused(
-                403, "no person has such a name", where=self._header, allowed="names without system: before"
+                403, "the user's name is reserved", where=self._header, allowed="names that do not start with system:"
             )
         return Asker(user, (_EVERYBODY,))
 
 
 def gate_of(auth: Auth, api: Reviewer, limits: Callable[[], QueryLimits], header: str) -> Gate:
-    """The gate of a mode."""
+    """The gate for a value of --query-auth."""
     if auth == "token":
         return TokenGate(api, limits)
     return HeaderGate(api, limits, header) if auth == "header" else NoGate()
 
 
 def _source(peer: str) -> str:
-    """Whom an address is counted for: of IPv6 the network of 64 bits, of which one machine may have all addresses."""
+    """The client that an address counts for. For IPv6 it is the /64 network, since one machine may have all its
+    addresses."""
     try:
         address = ip_address(peer.partition("%")[0])
     except ValueError:
@@ -494,7 +495,7 @@ def _source(peer: str) -> str:
 
 
 def _asker(status: Mapping[str, Any]) -> Asker | None:
-    """The user of a TokenReview; None where it is not authenticated."""
+    """The user in a TokenReview; None: not authenticated."""
     user = status.get("user")
     if status.get("authenticated") is not True or not isinstance(user, Mapping) or not user.get("username"):
         return None

@@ -1,4 +1,4 @@
-"""The query API over HTTP: routes, limits, errors. What it answers is computed in `rows`; it never writes."""
+"""The query API over HTTP: routes, limits, errors. Answers are computed in `rows`; nothing is written."""
 
 import asyncio
 import gc
@@ -55,15 +55,15 @@ from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.rules import Order
 from elastic_tfjob.speed.history import History
 
-__all__ = ["Cache", "Index", "QueryServer", "Source", "add"]
+__all__ = ["Cache", "JobIndex", "QueryServer", "Source", "add"]
 
 
-# -- The live page: its files, from the package ------------------------------------------------------------------------
-# They are the same for everybody and tell nothing; what they ask does.
+# -- Files of the live page --------------------------------------------------------------------------------------------
+# They are public and contain no data; the page reads data from the API.
 
 _KINDS: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _ASSET_HEADERS: Final = {
-    # Scripts and styles from here only, none in the page itself: words of tenants cannot become programs.
+    # Scripts and styles only from this server, and none inline, so that tenants' texts cannot become programs.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -75,7 +75,7 @@ _FOLDERS: Final = ("", "vendor/")
 
 
 def add(router: web.UrlDispatcher) -> None:
-    """Serve the page at `/`. Its own links are relative, so it works below any path."""
+    """Serve the page at `/`. Its links are relative, so it works below any path."""
     page = files("elastic_tfjob.controller.query").joinpath("page")
     for folder in _FOLDERS:
         for file in page.joinpath(folder).iterdir():
@@ -99,17 +99,17 @@ def _file(body: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Strea
     return answer
 
 
-# -- The rows of all jobs, kept from one question to the next ----------------------------------------------------------
-# Only jobs that have changed are read again.
+# -- Cached rows of all jobs -------------------------------------------------------------------------------------------
+# Only changed jobs are read again.
 
 T_co = TypeVar("T_co", covariant=True)
 
-# For so long rows are made before others have a turn at the event loop.
+# How long rows are computed before other tasks get the event loop.
 _SLICE_S: Final = 0.005
 
 
 class Cache(Protocol[T_co]):
-    """What is asked of an informer."""
+    """The part of an informer that is needed."""
 
     def __iter__(self) -> Iterator[T_co]: ...
     def __len__(self) -> int: ...
@@ -117,13 +117,13 @@ class Cache(Protocol[T_co]):
     def one(self, key: Key) -> T_co | None: ...
     @property
     def changes(self) -> int:
-        """Another number after each change."""
+        """A number that differs after each change."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A job's row. `request`: what its spec asks for, which takes most of the time to read; `place`: where it waits."""
+    """A job's row. `request`: from its spec, the slowest part to read. `place`: its sort key in the queue."""
 
     version: int
     row: JobRow
@@ -131,8 +131,8 @@ class _Known:
     place: Entry | None
 
 
-class Index:
-    """Rows of the jobs in a cache. `order` says how the profile of a configuration sorts."""
+class JobIndex:
+    """Rows of the jobs in a cache, and the queue in the profile's order."""
 
     def __init__(
         self,
@@ -152,20 +152,20 @@ class Index:
         self._now = datetime.now(UTC)
 
     async def rows(self) -> list[JobRow]:
-        """The rows of all jobs, in no order. The first time takes long: half a millisecond of CPU for each job."""
+        """The rows of all jobs, unordered. The first call is slow: half a millisecond of CPU per job."""
         async with self._one:
             await self._refresh()
             return [known.row for known in self._known.values()]
 
     async def queue(self) -> list[QueueRow]:
-        """The jobs that wait, in the profile's order."""
+        """The waiting jobs, in the profile's order."""
         async with self._one:
             await self._refresh()
             found = [(known.place, known.row) for known in self._known.values() if known.place is not None]
         return await asyncio.to_thread(queue_rows, found)
 
     def requested(self, key: Key, replica_type: str) -> int | None:
-        """Millicores that the templates of a job request for a replica, as of the last refresh."""
+        """Millicores requested in the template of a job's replica type, as of the last refresh."""
         known = self._known.get(self._by_key.get(key, ""))
         requests = known.request.requests if known is not None and known.request is not None else {}
         return next((amount.cpu for name, amount in requests.items() if name.lower() == replica_type), None)
@@ -182,7 +182,7 @@ class Index:
                 try:
                     self._known[job.uid] = self._read(job, known.request if known is not None else None)
                     self._by_key[job.key] = job.uid
-                except Exception as error:  # all others are answered for
+                except Exception as error:  # other jobs must still be shown
                     self._known.pop(job.uid, None)
                     log.error("bug: job not shown", job=job.key, error=excerpt(error), trace=trace(error))
             if time.monotonic() - begun >= _SLICE_S:
@@ -198,7 +198,7 @@ class Index:
         self._by_key = {key: uid for uid, key in there.items()}
 
     def _follow_order(self) -> None:
-        """Sort anew where the profile or a priority is another one: places of different orders do not compare."""
+        """Recompute sort keys after a change of profile or priorities: keys of different orders are not comparable."""
         since = self._configuration(), dict(self._priorities())
         if self._since is not None and self._since[0] is since[0] and self._since[1] == since[1]:
             return
@@ -213,7 +213,7 @@ class Index:
             scope_all = self._since[0].scope == "all"
             try:
                 place = place_in_order(job, self._order, self._since[1], self._now, all_jobs=scope_all)
-            except Exception:  # whatever a user wrote there: the row tells of it
+            except Exception:  # invalid user input, which the row reports
                 place = None
         return _Known(job.version, row, seen.request, place)
 
@@ -225,13 +225,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _TIMEOUT_S: Final = 30.0
 _KEEP_ALIVE_S: Final = 30.0
-# Nodes are summed up over all pods: once in so long, however many ask.
+# Node rows are computed at most this often, however many users ask.
 _NODES_S: Final = 1.0
 _LOOK_S: Final = 0.5
-# Requests that are handled at once: more than streams, open requests and those of strangers together, whose own bounds
-# say in words what there is too much of.
+# Concurrent requests: more than the limits of streams, open requests and unknown tokens together, since those limits
+# have better error messages.
 _AT_ONCE: Final = 384
-# Pages that many ask for again and again are sorted once after a change.
+# Cached pages. A page that many users request is sorted once after a change.
 _PAGES: Final = 64
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -242,8 +242,9 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What the operator has in memory. `missing` says in words what is not read yet, or nothing; `reports` is None
-    while this replica asks no pods; `history` is what finished jobs taught, as far as this replica knows it."""
+    """The operator's objects in memory. `missing` says in words what has not been read yet (empty: nothing). `reports`
+    is None while this replica does not poll pods. `history` has the lessons from finished jobs that this replica
+    knows."""
 
     jobs: Cache[TFJob]
     pods: Cache[Pod]
@@ -256,7 +257,7 @@ class Source:
     missing: Callable[[], str]
 
     def taken(self, now: datetime) -> ClusterCopy:
-        """All of it as it is at this moment."""
+        """A copy of all objects at this moment."""
         jobs, reports = tuple(self.jobs), self.reports()
         return ClusterCopy(
             now,
@@ -273,8 +274,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What somebody asks. `key` names the job that it is about, where it is about one; `turn` is had while something is
-    computed: streams have it one after the other."""
+    """A request. `key`: the job, if the request is about one. `turn` is held during computation, so that streams
+    compute one at a time."""
 
     asker: Asker
     listing: Listing
@@ -286,33 +287,33 @@ Ask = Callable[[_Question], Awaitable[Any]]
 
 
 class QueryServer:
-    """The server. `gate` says who may see what."""
+    """The server. `gate` identifies users and checks their rights."""
 
     def __init__(self, source: Source, gate: Gate) -> None:
         self._source = source
         self._gate = gate
-        self._index = Index(source.jobs, source.configuration, source.priorities)
+        self._index = JobIndex(source.jobs, source.configuration, source.priorities)
         self._open = Room(lambda: source.configuration().query.max_open_requests, "requests")
         self._document = orjson.dumps(openapi.document())
         self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
         self._counting = asyncio.Lock()
         self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
-        self._foreseeing = WhatIfWorker()
+        self._what_if_worker = WhatIfWorker()
         self._streams = Streams(lambda: source.configuration().query, self._version, _problem)
 
     def serve(self, address: str) -> AbstractAsyncContextManager[None]:
-        """Serve at an address of Options while the context is open. Raises OSError where it is taken."""
-        # A stream whose reader has gone ends at once, not at the next thing there is to tell.
+        """Serve at an address while the context is open. Raises OSError if the address is in use."""
+        # handler_cancellation: a stream ends as soon as its client disconnects, not at the next event.
         return listening(
             address, self.application(), most=_AT_ONCE, keepalive_timeout=_KEEP_ALIVE_S, handler_cancellation=True
         )
 
     async def run(self) -> None:
-        """Read all jobs once they are there, so that nobody who asks waits for it. Never returns."""
+        """Read all jobs once the caches are filled, so that no request has to wait for it. Never returns."""
         while self._source.missing():
             await asyncio.sleep(_LOOK_S)
         await self._index.rows()
-        # Rows refer to nothing but what is in them: the garbage collector need not look at them, nor at the caches.
+        # Rows and caches have no reference cycles, so the garbage collector need not scan them.
         gc.freeze()
         await asyncio.Event().wait()
 
@@ -338,7 +339,7 @@ class QueryServer:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors in JSON, and within some time."""
+        """Turn errors into JSON, and limit the time of a request."""
         streams = request.path.startswith(f"{openapi.STREAM}/")
         try:
             async with asyncio.timeout(None if streams else _TIMEOUT_S):
@@ -348,7 +349,7 @@ class QueryServer:
         except QueryRefused as error:
             return _refusal(error)
         except TimeoutError:
-            return _refusal(QueryRefused(503, f"there was no answer within {_TIMEOUT_S:.0f} s", again_s=5))
+            return _refusal(QueryRefused(503, f"no answer within {_TIMEOUT_S:.0f} s", again_s=5))
         except web.HTTPException as error:
             allowed = error.headers.get("Allow", "")
             answer = _refusal(QueryRefused(error.status, error.reason, allowed=allowed))
@@ -357,7 +358,7 @@ class QueryServer:
             return answer
         except Exception as error:
             log.error("bug: query failed", path=cut(request.path, 200), error=excerpt(error), trace=trace(error))
-            return _refusal(QueryRefused(500, "the operator has a bug here; its log tells more"))
+            return _refusal(QueryRefused(500, "internal error; see the operator's log"))
 
     def _version(self) -> int:
         return self._source.jobs.changes
@@ -409,7 +410,7 @@ class QueryServer:
 
     async def _page(self, asked: _Question) -> Page[JobRow]:
         listing = asked.listing
-        version = self._version()  # before: what the rows are at least as new as
+        version = self._version()  # first: the rows are at least this new
         async with asked.turn:
             rows = await self._index.rows()
         allowed, seen = await self._visible(asked.asker, rows, listing.namespace)
@@ -417,7 +418,7 @@ class QueryServer:
         known = self._pages.get((listing, rights))
         if known is None or known[0] != version:
             async with asked.turn:
-                # In a thread: to sort 10,000 rows takes longer than others should wait for the event loop.
+                # In a thread, because sorting 10,000 rows would block the event loop for too long.
                 known = version, await asyncio.to_thread(page, seen, listing)
         self._pages[listing, rights] = known
         self._pages.move_to_end((listing, rights))
@@ -432,7 +433,7 @@ class QueryServer:
             raise _not_allowed(key[0])
         job = self._source.jobs.one(key)
         if job is None:
-            raise QueryRefused(404, "there is no TFJob of this name in this namespace", where="name")
+            raise QueryRefused(404, "this namespace has no TFJob of this name", where="name")
         async with asked.turn:
             seen = see(job)
             row = job_row(seen)
@@ -453,7 +454,12 @@ class QueryServer:
         async with asked.turn:
             queue = await self._index.queue()
         _, found = await self._visible(asked.asker, queue, listing.namespace)
-        found = [row for row in found if not listing.namespace or row.namespace == listing.namespace]
+        found = [
+            row
+            for row in found
+            if (not listing.namespace or row.namespace == listing.namespace)
+            and (not listing.reasons or row.reason_code in listing.reasons)
+        ]
         return openapi.QueueList(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
@@ -468,7 +474,7 @@ class QueryServer:
         async with asked.turn, self._counting:
             at, found = self._nodes
             if time.monotonic() - at >= _NODES_S:
-                await self._index.rows()  # what templates request
+                await self._index.rows()  # for the requests in templates
                 source = self._source
                 parts = list(source.nodes), list(source.pods), list(source.foreign)
                 found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
@@ -481,16 +487,16 @@ class QueryServer:
         )
 
     async def _what_if(self, request: web.Request) -> web.Response:
-        """Only computed: nothing is written, here or anywhere."""
+        """Answer a what-if question. Nothing is written anywhere."""
         Listing.parse(request.query.items(), ())
-        if request.content_type != "application/json":  # which no page of another origin can send unasked
-            raise QueryRefused(415, "the body is no JSON", where="Content-Type", allowed="application/json")
+        if request.content_type != "application/json":  # which pages of other origins cannot send without a preflight
+            raise QueryRefused(415, "the body is not JSON", where="Content-Type", allowed="application/json")
         asker = await self._asker(request)
         with self._open.hold(asker.user, alone=asker == ANYBODY):
             try:
                 raw = orjson.loads(await request.read())
             except orjson.JSONDecodeError as error:
-                raise BadQuery("the body", cut(str(error), 200), "JSON") from None
+                raise BadQuery("body", cut(str(error), 200), "JSON") from None
             question = Question.parse(raw)
             named = {question.namespace, question.key[0] if question.key else ""} - {""}
             known = {job.namespace for job in self._source.jobs} if not question.namespace else set()
@@ -499,10 +505,10 @@ class QueryServer:
                 if missing := next((each for each in sorted(named) if each not in allowed), None):
                     raise _not_allowed(missing)
                 if not allowed:
-                    raise QueryRefused(403, "you may list the TFJobs of no namespace that has any", where="namespace")
+                    raise QueryRefused(403, "you may not list TFJobs in any namespace that has some", where="namespace")
             taken = self._source.taken(datetime.now(UTC))
             nodes_shown = await self._may_see_nodes(asker)
-            found = await self._foreseeing.answer(asker, taken, question, allowed, nodes_shown=nodes_shown)
+            found = await self._what_if_worker.answer(asker, taken, question, allowed, nodes_shown=nodes_shown)
             return _json(found)
 
     async def _may_see_nodes(self, asker: Asker) -> bool:
@@ -515,8 +521,8 @@ class QueryServer:
     async def _visible(
         self, asker: Asker, rows: Collection[Any], namespace: str
     ) -> tuple[Collection[str] | None, list[Any]]:
-        """The namespaces that the asker may see (None: all), and the rows of those. Raises QueryRefused where they
-        name one that they may not."""
+        """The namespaces that the user may see (None: all), and their rows. Raises QueryRefused if the user may not see
+        the requested namespace."""
         asked = [namespace] if namespace else {row.namespace for row in rows}
         allowed = await self._gate.namespaces(asker, asked)
         if allowed is None:
@@ -531,12 +537,12 @@ def _not_allowed(namespace: str) -> QueryRefused:
         403,
         f"you may not list the TFJobs of namespace {namespace}",
         where="namespace",
-        allowed="a role with the verb list on tfjobs of kubeflow.org there",
+        allowed="a Role there with the verb list on tfjobs of kubeflow.org",
     )
 
 
 def _asked(request: web.Request, route: openapi.Route) -> tuple[Listing, Key]:
-    """What a request asks for, before anything is done for it. Raises BadQuery."""
+    """Parse a request. Raises BadQuery."""
     for name, value in request.match_info.items():
         dns_name(name, value)
     key = request.match_info.get("namespace", ""), request.match_info.get("name", "")

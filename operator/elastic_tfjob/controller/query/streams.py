@@ -1,8 +1,7 @@
-"""Answers that go on, as server-sent events: the whole answer, then what has changed of it.
+"""Streamed answers, as server-sent events: the whole answer, then its changes.
 
-The `id` of an event is a digest of the answer that the reader then has. So any replica, also after a restart, can tell
-whether a reader that comes back with `Last-Event-ID` has it already. Nothing is kept for readers that have gone.
-"""
+An event's `id` is a digest of the answer that the client then has. So any replica, even after a restart, can tell
+whether a client that reconnects with `Last-Event-ID` is up to date. Nothing is stored for disconnected clients."""
 
 import asyncio
 import contextlib
@@ -24,14 +23,14 @@ __all__ = ["Streams", "changed", "event"]
 Ask = Callable[[], Awaitable[Any]]
 
 _DEBOUNCE_S: Final = 0.2
-# A stream whose answer takes long to make makes it more seldom: it takes a fifth of the time at the most.
+# A slow answer is computed less often: a stream computes for at most a fifth of the time.
 _PAUSE: Final = 4
-# Forecasts and what pods report change without a change of a job.
+# Forecasts and pod reports change without a change of a job.
 _REFRESH_S: Final = 2.0
 _HEARTBEAT_S: Final = 15.0
-# Whoever does not read for so long is dropped. Until then one event and the buffer of a connection wait for them.
+# A client that does not read for this long is dropped. Until then, one event and the connection's buffer wait for it.
 _STUCK_S: Final = 30.0
-# Then a stream ends, and its reader comes back with the id of what it has: at another replica, where there is one.
+# After this time a stream ends, and its client reconnects with its last id, maybe to another replica.
 _LIFE_S: Final = 600.0
 _MOST_BYTES: Final = 16 << 20
 _RETRY_MS: Final = 2000
@@ -44,9 +43,9 @@ _HEADERS: Final = {
 
 
 class Streams:
-    """All streams of a server. `limits` say how many there may be; `version`: another number after each change of a
-    job; `refusal`: the body of an error. `turn` is had by the stream whose answer is being computed, so others who ask
-    wait for one of them at the most. What may take long for one user, to ask what they may see, is done without it."""
+    """All streams of a server. `limits`: how many are allowed. `version`: a number that differs after each change of a
+    job. `refusal`: the body of an error. `turn` is held by the stream whose answer is being computed, so other requests
+    wait for at most one stream. Access reviews, which may be slow for one user, are made without it."""
 
     def __init__(
         self, limits: Callable[[], QueryLimits], version: Callable[[], int], refusal: Callable[[QueryRefused], bytes]
@@ -65,18 +64,18 @@ class Streams:
         return self._open
 
     async def close(self, _: web.Application) -> None:
-        """End all streams: their readers come back elsewhere."""
+        """End all streams; their clients reconnect elsewhere."""
         self._closing.set()
         self._news.set()
 
     async def serve(self, request: web.Request, asker: Asker, ask: Ask) -> web.StreamResponse:
-        """Answer a request for as long as the reader reads. `ask` makes the answer, and looks each time at who asks.
-        Raises QueryRefused, and what else `ask` raises, before the first event."""
+        """Stream answers for as long as the client reads. `ask` computes the answer and checks the user's rights each
+        time. Raises QueryRefused, and what else `ask` raises, before the first event."""
         limits, user = self._limits(), asker.user
         if self._open >= limits.max_streams:
-            raise QueryRefused(503, f"{limits.max_streams} streams are open, and there are no more at once", again_s=10)
+            raise QueryRefused(503, f"the limit of {limits.max_streams} open streams is reached", again_s=10)
         if asker != ANYBODY and self._of[user] >= (most := limits.max_streams_per_user):
-            raise QueryRefused(429, f"you have {most} streams open, and nobody has more at once", again_s=10)
+            raise QueryRefused(429, f"you have {most} open streams, the limit per user", again_s=10)
         self._open += 1
         self._of[user] += 1
         if self._pulse is None:
@@ -101,7 +100,7 @@ class Streams:
         await response.prepare(request)
         try:
             await self._tell(request, ask, response, answer, version=version, took=took)
-        except (TimeoutError, ConnectionError):  # they do not read, or have gone
+        except (TimeoutError, ConnectionError):  # the client does not read, or has disconnected
             _abort(request)
         except Exception:
             _abort(request)
@@ -143,13 +142,13 @@ class Streams:
         await _send(response, event("end", digest, b"{}"))
 
     async def _pause(self, seconds: float) -> None:
-        """For so long, or until the server stops."""
+        """Wait this long, or until the server stops."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
 
     async def _wait(self, version: int) -> None:
-        """Until a job has changed since a version, or what has none may have, or the server stops."""
+        """Wait until a job has changed since a version, a refresh is due, or the server stops."""
         if self._version() != version:
             return
         news = self._closing if self._closing.is_set() else self._news
@@ -158,7 +157,7 @@ class Streams:
                 await news.wait()
 
     async def _beat(self) -> None:
-        """Wake all streams after a change. One looks for all."""
+        """Wake all streams after a change. One task watches for all of them."""
         version = self._version()
         while True:
             await asyncio.sleep(_DEBOUNCE_S)
@@ -169,8 +168,7 @@ class Streams:
 
 
 def changed(before: Any, after: Any) -> Mapping[str, Any]:
-    """The fields of an answer that are others now. Of a page whose length is the same, the rows that are others, by
-    their index."""
+    """The changed fields of an answer. For a page of unchanged length: the changed rows by index."""
     found: dict[str, Any] = {}
     for each in fields(after):
         old, new = getattr(before, each.name), getattr(after, each.name)
@@ -205,7 +203,7 @@ def _abort(request: web.Request) -> None:
 
 
 async def _send(response: web.StreamResponse, data: bytes) -> int:
-    """Send, as fast as the reader reads; raises TimeoutError where they do not."""
+    """Send as fast as the client reads. Raises TimeoutError if it does not read."""
     async with asyncio.timeout(_STUCK_S):
         await response.write(data)
     return len(data)

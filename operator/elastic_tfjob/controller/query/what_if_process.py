@@ -1,4 +1,5 @@
-"""The process that answers one what-if question: pickled on standard input by its parent, answered there in JSON."""
+"""The process that answers one what-if question. Its parent sends the question pickled on standard input, and it
+answers in JSON on standard output."""
 
 import asyncio
 import os
@@ -20,21 +21,21 @@ from elastic_tfjob.controller.query.rows.question import ClusterCopy, Question, 
 
 __all__ = ["MAX_BODY", "WALL_S", "WhatIfWorker"]
 
-# Of each of the two courses, without and with the change.
+# CPU seconds for each of the two simulations, without and with the change.
 _CPU_S: Final = 8.0
 _ALL_CPU_S: Final = 60
 _MEMORY_BYTES: Final = 512 << 20
-_NICE: Final = 5  # a quarter of a core that the operator wants all of: enough to start within its time
+_NICE: Final = 5  # still gets a quarter of a core that the operator uses fully, enough to start in time
 
 
 def main() -> None:
-    """Read a question and answer it, with bounds, and behind whoever else wants CPU or memory."""
+    """Read a question and answer it, with limits and at low priority for CPU and memory."""
     os.nice(_NICE)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_ALL_CPU_S, _ALL_CPU_S))
-    taken, question, allowed, nodes_shown = pickle.loads(sys.stdin.buffer.read())  # its parent's, who has more rights
+    taken, question, allowed, nodes_shown = pickle.loads(sys.stdin.buffer.read())  # trusted: from the parent process
     try:
         found: dict[str, Any] = {"answer": tell(taken, question, _CPU_S, allowed=allowed, nodes_shown=nodes_shown)}
     except QueryRefused as error:
@@ -49,20 +50,18 @@ if __name__ == "__main__":
     main()
 
 
-# -- What-if questions are answered in a process of their own ----------------------------------------------------------
-# The operator goes on, whatever a question costs.
-#
-# A question has a turn (one is answered at a time, users one after the other), CPU time, memory and time by the clock;
-# whatever goes beyond ends that process (foreseen.py) alone.
+# -- The parent's side -------------------------------------------------------------------------------------------------
+# A separate process protects the operator from expensive questions. Questions are answered one at a time, and users
+# take turns. CPU time, memory and elapsed time are limited; exceeding a limit ends only that process.
 
 log = structlog.get_logger(__name__)
 
 MAX_BODY: Final = 256 * 1024
-"""Bytes of a question: a TFJob has some KiB."""
+"""Most bytes of a question; a TFJob has a few KiB."""
 _PER_S: Final = 1.0
 _WAITING: Final = 16
 WALL_S: Final = 50.0
-"""By the clock, for one question: less than the 60 s after which the API server's proxy gives up."""
+"""Elapsed seconds for one question: less than the 60 s after which the API server's proxy gives up."""
 
 
 class WhatIfWorker:
@@ -92,7 +91,7 @@ class WhatIfWorker:
 
 
 async def _computed(asked: bytes, wall_s: float) -> bytes:
-    """What the process says. It ends with this, whatever happens here."""
+    """The process's answer. The process never outlives this call."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -107,7 +106,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
             answer, said = await child.communicate(asked)
     except TimeoutError:
         raise QueryRefused(
-            503, f"it could not be foreseen within {wall_s:.0f} s: this machine is busy", again_s=10
+            503, f"no forecast within {wall_s:.0f} s, because this machine is busy", again_s=10
         ) from None
     finally:
         if child.returncode is None:
@@ -117,7 +116,5 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
         log.error(
             "what-if failed", code=child.returncode, error=excerpt(RuntimeError(said[-2000:].decode(errors="replace")))
         )
-        raise QueryRefused(
-            503, "it could not be foreseen with the memory and CPU time that a question has, or by a bug here"
-        )
+        raise QueryRefused(503, "no forecast within the limits of memory and CPU time, or because of an internal error")
     return answer

@@ -1,4 +1,4 @@
-// The step chart of a job's sizes (our own SVG), and lines over time (uPlot).
+// The step chart of a job's sizes (SVG), and line charts over time (uPlot).
 import {useEffect, useRef} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {clock, pause, size} from "./format.js";
@@ -7,14 +7,14 @@ const MOST_SAMPLES = 1800;
 const second = at => new Date(at).toLocaleTimeString("en-GB");
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Adds values at this moment (Unix time in ms), every 2 s, and forgets the oldest: a page may stay open for weeks.
+// Adds values at `now` (Unix time in ms) every 2 s, and drops the oldest, because a page may stay open for weeks.
 export function remember(samples, now, values) {
   if (samples.length && now / 1000 - samples.at(-1)[0] < 1.9) return;
   samples.push([now / 1000, ...values]);
   if (samples.length > MOST_SAMPLES) samples.splice(0, samples.length - MOST_SAMPLES);
 }
 
-// `names` of lines, which are the values from `from` on of each sample.
+// `names`: the lines' names. Their values start at index `from` of each sample.
 export function Lines({samples, names, from = 0}) {
   const box = useRef(null), plot = useRef(null);
   const columns = [0, ...names.map((_, i) => 1 + from + i)].map(i => samples.map(sample => sample[i]));
@@ -47,10 +47,10 @@ export function Lines({samples, names, from = 0}) {
 
 const W = 860, H = 230, LEFT = 34, RIGHT = 12, TOP = 26, BOTTOM = 26;
 
-// Sizes by type from `sizes`, with marks for what happened and what is expected.
+// Sizes by type, with marks for events and the forecast.
 export function Steps({detail, now}) {
   const {sizes, timeline, forecast, job} = detail;
-  if (!sizes.length) return html`<p class="empty">It has had no size yet.</p>`;
+  if (!sizes.length) return html`<p class="empty">The job has had no size yet.</p>`;
   const begin = Date.parse(sizes[0].at), today = job.ended ? Date.parse(job.ended) : now;
   const ahead = [forecast.latest ?? forecast.expected, forecast.deadline].filter(Boolean).map(Date.parse)
     .filter(at => at > today && at - begin < 4 * Math.max(60_000, today - begin));
@@ -70,9 +70,9 @@ export function Steps({detail, now}) {
   const ticks = Array.from({length: 5}, (_, i) => begin + (end - begin) * i / 4);
   const told = `Sizes from ${clock(sizes[0].at)}: ${sizes.map(each => size(each.replicas)).slice(-6).join("; then ")}`;
   return html`<div class="steps"><p class="legend">${shown.map((type, i) => html`<span><i class="l${i + 1}" />${type}</span>`)}
-    <span><i class="mark" />change of size</span>${forecast.expected && html`<span><i class="interval" />expected finish, 9 of 10</span>`}${
+    <span><i class="mark" />rescale</span>${forecast.expected && html`<span><i class="interval" />expected end, 90 % interval</span>`}${
       forecast.deadline && html`<span><i class="deadline" />deadline</span>`}</p>
-  <div class="wide" tabindex="0" role="region" aria-label="Chart of sizes"><svg viewBox="0 0 ${W} ${H}" role="img" aria-label=${told}>
+  <div class="wide" tabindex="0" role="region" aria-label="Chart of job size"><svg viewBox="0 0 ${W} ${H}" role="img" aria-label=${told}>
     ${levels.map(n => html`<g class="grid"><line x1=${LEFT} x2=${W - RIGHT} y1=${y(n)} y2=${y(n)} /><text x=${LEFT - 8} y=${y(n) + 4} text-anchor="end">${n}</text></g>`)}
     ${ticks.map((at, i) => html`<text class="tick" x=${x(at)} y=${H - 6} text-anchor=${["start", "middle", "middle", "middle", "end"][i]}>${clock(at)}</text>`)}
     ${forecast.expected && Date.parse(forecast.expected) <= end && html`<g class="expected">

@@ -1,20 +1,20 @@
-// Nodes as bars of CPU: held, of that lent, others, free; a line for what is used.
+// Nodes as bars of CPU: held (in part borrowed), others, free; a line marks used CPU.
 import {useRef} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {Empty, Figure, Status, useLive, useNow} from "./parts.js";
 import {cores, when, whole} from "./format.js";
 import {Lines, remember} from "./charts.js";
 
-const LOANS = {loaned: "lent", recalled: "wanted back", returned: "back"};
+const LOANS = {loaned: "lent", recalled: "recalled", returned: "returned"};
 
-// A node's pool, and at which stage of a loan it is.
+// A node's pool, and the stage of its loan.
 function Pool({row}) {
   if (!row.pool && !row.loan) return null;
   const loan = row.loan && html` <em class=${row.loan.stage} title=${row.loan.why}>${LOANS[row.loan.stage] ?? row.loan.stage} ${when(row.loan.since)}</em>`;
   return html` <em class="pool">${row.pool || row.loan.pool}</em>${loan}`;
 }
 
-// Of each pool how many nodes it has for itself, and at which stage the others are.
+// For each pool: nodes in its own use, lent nodes and recalled nodes.
 function Pools({rows}) {
   const pools = new Map();
   for (const row of rows) {
@@ -25,8 +25,8 @@ function Pools({rows}) {
     pools.set(name, count);
   }
   if (!pools.size) return null;
-  return html`<div class="card"><h2>Pools</h2><table><thead><tr><th scope="col">Pool</th><th scope="col">Its own nodes</th>
-    <th scope="col">Lent to TFJobs</th><th scope="col">Wanted back</th></tr></thead>
+  return html`<div class="card"><h2>Pools</h2><table><thead><tr><th scope="col">Pool</th><th scope="col">In own use</th>
+    <th scope="col">Lent to TFJobs</th><th scope="col">Recalled</th></tr></thead>
     <tbody>${[...pools].sort().map(([name, count]) => html`<tr key=${name}><td>${name}</td><td>${count.own}</td>
       <td>${count.loaned}</td><td>${count.recalled}</td></tr>`)}</tbody></table></div>`;
 }
@@ -35,7 +35,7 @@ const sum = (rows, of) => rows.reduce((all, row) => all + (row[of] ?? 0), 0);
 
 function Bar({row}) {
   const part = milli => `${Math.min(100, 100 * milli / Math.max(1, row.cpu))}%`;
-  const text = `${cores(row.held - row.lent)} of ${cores(row.cpu)} cores held as requested, ${cores(row.lent)} lent, `
+  const text = `${cores(row.held - row.lent)} of ${cores(row.cpu)} cores held as requested, ${cores(row.lent)} borrowed, `
     + `${cores(row.others)} held by others, ${cores(row.free)} free`
     + (row.used == null ? "" : `, ${cores(row.used)} used`);
   return html`<div class="bar" role="img" aria-label=${text} title=${text}>
@@ -57,15 +57,15 @@ export function Cluster() {
   const total = (live, word) => html`<${Figure} name=${word} value=${live?.data.value ? whole(live.data.value.total) : "…"} />`;
   return html`<section aria-labelledby="title"><header class="head"><h1 id="title">Cluster</h1><${Status} live=${nodes} /></header>
     <dl class="figures">
-      ${total(jobs, "Jobs that train")}${total(queue, "Jobs that wait")}
+      ${total(jobs, "Running jobs")}${total(queue, "Waiting jobs")}
       <${Figure} name="CPU held" value=${cores(all.held)} note=${`of ${cores(all.cpu)} cores`} />
-      <${Figure} name="Lent of that" value=${cores(all.lent)} note="beyond requests" />
-      <${Figure} name="Used" value=${cores(all.used)} note=${all.used == null ? "only the leader knows" : "cores, by training"} />
+      <${Figure} name="Borrowed" value=${cores(all.lent)} note="cores beyond requests" />
+      <${Figure} name="Used" value=${cores(all.used)} note=${all.used == null ? "only the leader knows" : "cores by TFJobs"} />
     </dl>
-    <div class="card"><h2>Nodes${answer && answer.total > rows.length ? ` (the first ${rows.length} of ${whole(answer.total)})` : ""}</h2>
-      <p class="legend"><span><i class="held" />held</span><span><i class="lent" />lent</span><span><i class="others" />others</span>${
+    <div class="card"><h2>Nodes${answer && answer.total > rows.length ? ` (first ${rows.length} of ${whole(answer.total)})` : ""}</h2>
+      <p class="legend"><span><i class="held" />held</span><span><i class="lent" />borrowed</span><span><i class="others" />others</span>${
         all.used == null ? null : html`<span><b />used</span>`}</p>
-      ${answer && !rows.length ? html`<${Empty}>There are no nodes.<//>` : null}
+      ${answer && !rows.length ? html`<${Empty}>The cluster has no nodes.<//>` : null}
       <ul class="nodes">${rows.map(row => html`<li key=${row.name}>
         <span class="name">${row.name}${row.ready ? null : html` <em class="bad">not ready</em>`}${
           row.cordoned ? html` <em>cordoned</em>` : null}<${Pool} row=${row} /></span>
@@ -73,7 +73,7 @@ export function Cluster() {
         <span class="numbers">${cores(row.held)} / ${cores(row.cpu)} cores · ${row.replicas} ${row.replicas === 1 ? "replica" : "replicas"}</span>
       </li>`)}</ul></div>
     <${Pools} rows=${rows} />
-    <div class="card"><h2>Cores since this page was opened</h2>
-      <${Lines} samples=${samples.current} names=${["held", "lent", "used"]} /></div>
+    <div class="card"><h2>CPU cores since this page was opened</h2>
+      <${Lines} samples=${samples.current} names=${["held", "borrowed", "used"]} /></div>
   </section>`;
 }

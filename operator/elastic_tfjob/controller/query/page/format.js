@@ -1,4 +1,4 @@
-// Words for numbers and times.
+// Formats numbers and times.
 export const MISSING = "–";
 
 export const cores = milli => milli == null ? MISSING : (milli / 1000).toLocaleString("en", {maximumFractionDigits: milli < 10_000 ? 1 : 0});
@@ -34,7 +34,7 @@ export function clock(at) {
 }
 
 export const total = counts => Object.values(counts).reduce((sum, n) => sum + n, 0);
-// As the operator's messages have it: 1 chief, 2 workers, 3 PS.
+// As in the operator's messages: 1 chief, 2 workers, 3 PS.
 export const replicas = (n, type) => `${n} ${["Chief", "Evaluator", "Master", "Worker"].includes(type) ? type.toLowerCase() + (n === 1 ? "" : "s") : type}`;
 export const size = counts => Object.entries(counts).map(([type, n]) => replicas(n, type)).join(", ") || "none";
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");

@@ -1,4 +1,4 @@
-// The one place that binds htm to Preact. Whatever is put between ${ } becomes text or an attribute, never markup.
+// Binds htm to Preact. Values in ${ } become text or attributes, never markup.
 import {h} from "./vendor/preact.js";
 import htm from "./vendor/htm.js";
 

@@ -1,4 +1,4 @@
-// All jobs, and those that wait.
+// The list of jobs, and the queue of waiting jobs.
 import {useEffect, useState} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {LiveList} from "./list.js";
@@ -7,7 +7,7 @@ import {MISSING, figure, path, size, total, when, whole} from "./format.js";
 
 const HEIGHT = 46;
 const STATES = ["Running", "Waiting", "Rescaling", "Starting", "Pending", "Suspended", "Stopping", "Restarting", "Terminating", "Succeeded", "Failed"];
-const SORTS = [["name", "name"], ["-created", "newest"], ["slack_s", "least slack"], ["eta", "ends first"], ["-replicas", "largest"], ["-rescales", "most rescales"]];
+const SORTS = [["name", "name"], ["-created", "newest"], ["slack_s", "least slack"], ["eta", "earliest end"], ["-replicas", "largest"], ["-rescales", "most rescales"]];
 
 export const JobLink = ({job}) => html`<a href=${`#/job/${path(job.namespace, job.name)}`} title=${`${job.namespace}/${job.name}`}><small>${job.namespace}/</small>${job.name}</a>`;
 
@@ -20,21 +20,34 @@ function slack(job) {
   return html`<span class=${job.slack_s < 0 ? "bad" : "good"}>${job.slack_s < 0 ? "late by" : "early by"} ${when(new Date(Date.now() + Math.abs(job.slack_s) * 1000)).slice(3)}</span>`;
 }
 
+// The codes of reasons, from the API's own description.
+function useReasons() {
+  const [codes, setCodes] = useState([]);
+  useEffect(() => {
+    fetch("api/v1/openapi.json").then(answer => answer.json())
+      .then(found => setCodes(found.components.schemas.JobRow.properties.reason_code.enum.filter(Boolean)))
+      .catch(() => {});  // the page works without this filter
+  }, []);
+  return codes;
+}
+
 export function Jobs() {
   const [text, setText] = useState(""), [name, setName] = useState(""), [state, setState] = useState(""), [sort, setSort] = useState("name");
+  const [reason, setReason] = useState(""), codes = useReasons();
   useEffect(() => {
     const timer = setTimeout(() => setName(text.replace(/[^\x20-\x7e]/g, "").slice(0, 253)), 200);
     return () => clearTimeout(timer);
   }, [text]);
-  const asked = new URLSearchParams({sort, ...(name && {name}), ...(state && {state})});
+  const asked = new URLSearchParams({sort, ...(name && {name}), ...(state && {state}), ...(reason && {reason})});
   return html`<section aria-labelledby="title"><header class="head"><h1 id="title">Jobs</h1>
     <form class="filters" onSubmit=${event => event.preventDefault()}>
       <label>Name <input type="search" value=${text} onInput=${event => setText(event.currentTarget.value)} placeholder="part of a name" /></label>
       <label>State <select value=${state} onChange=${event => setState(event.currentTarget.value)}><option value="">any</option>${STATES.map(each => html`<option>${each}</option>`)}</select></label>
-      <label>Order <select value=${sort} onChange=${event => setSort(event.currentTarget.value)}>${SORTS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select></label>
+      <label>Reason <select value=${reason} onChange=${event => setReason(event.currentTarget.value)}><option value="">any</option>${codes.map(each => html`<option>${each}</option>`)}</select></label>
+      <label>Sort by <select value=${sort} onChange=${event => setSort(event.currentTarget.value)}>${SORTS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select></label>
     </form></header>
     <${LiveList} path=${`jobs?${asked}`} label="jobs" height=${HEIGHT} empty="No job matches."
-      columns=${[["Job", "c-job"], ["State", "c-state"], ["Replicas", "c-size"], ["Progress", "c-progress"], ["Steps/s", "c-num"], ["Ends", "c-when"], ["Slack", "c-slack"]]}
+      columns=${[["Job", "c-job"], ["State", "c-state"], ["Replicas", "c-size"], ["Progress", "c-progress"], ["Steps/s", "c-num"], ["End", "c-when"], ["Slack", "c-slack"]]}
       row=${job => [
         html`<${JobLink} job=${job} />`, html`<${State} state=${job.state} />`,
         html`<span title=${size(job.replicas)}>${total(job.replicas) || MISSING}</span>`,
@@ -46,9 +59,9 @@ export function Jobs() {
 
 export function Queue() {
   return html`<section aria-labelledby="title"><header class="head"><h1 id="title">Queue</h1></header>
-    <${LiveList} path="queue" label="jobs wait" height=${64} empty="Nothing waits."
-      columns=${[["Place", "c-num"], ["Job", "c-job"], ["Why it waits", "c-why"], ["Since", "c-when"], ["Deadline", "c-when"], ["Size", "c-bounds"]]}
+    <${LiveList} path="queue" label="waiting jobs" height=${64} empty="No job is waiting."
+      columns=${[["Place", "c-num"], ["Job", "c-job"], ["Reason", "c-why"], ["Waiting since", "c-when"], ["Deadline", "c-when"], ["Bounds", "c-bounds"]]}
       row=${each => [each.position, html`<${JobLink} job=${each} />`, html`<span class="why" title=${each.reason}>${each.reason || MISSING}</span>`,
         when(each.waits_since), each.deadline ? when(each.deadline) : MISSING, html`<span title=${bounds(each.bounds)}>${bounds(each.bounds)}</span>`]} />
-    <p class="hint">The order is the profile's. A job from behind may start first where it fits.</p></section>`;
+    <p class="hint">The profile defines the order. A later job may start first if it fits.</p></section>`;
 }

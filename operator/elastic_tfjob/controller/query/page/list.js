@@ -1,4 +1,4 @@
-// A long list of which only what is seen is there: rows come from a live window that follows the scrolling.
+// A long list that renders only visible rows. Rows come from a live window that follows scrolling.
 import {useEffect, useRef, useState} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {Empty, Status} from "./parts.js";
@@ -53,7 +53,7 @@ export function LiveList({path, label, columns, row, height, empty}) {
     <div class="table" role="table" aria-label=${label} aria-rowcount=${total + 1}>
       <div role="rowgroup"><div class="row header" role="row" aria-rowindex="1">${
         columns.map(([name, kind]) => html`<span role="columnheader" class=${kind}>${name}</span>`)}</div></div>
-      <div class="scroll" role="rowgroup" tabindex="0" aria-label=${`${label}, scrolls`} ref=${box} onScroll=${event => setTop(event.currentTarget.scrollTop)}>
+      <div class="scroll" role="rowgroup" tabindex="0" aria-label=${`${label}, scrollable`} ref=${box} onScroll=${event => setTop(event.currentTarget.scrollTop)}>
         <div class="all" role="presentation" style=${{height: `${total * height}px`}}>${rows}</div>
       </div></div></div>`;
 }

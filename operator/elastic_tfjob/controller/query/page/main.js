@@ -1,4 +1,4 @@
-// The frame: which view, the theme, and the token where one is asked for. Links are `#...`, so any path before it will do.
+// The frame: view, theme, and sign-in if the server asks for a token. Links are `#...`, so the page works below any path.
 import {render} from "./vendor/preact.js";
 import {useEffect, useRef, useState} from "./vendor/hooks.js";
 import "./vendor/signals.js";
@@ -35,9 +35,9 @@ function Ask() {
     asked.value = "";
     token.value = box.current.value.trim();
   };
-  return html`<form class="card ask" onSubmit=${submit} aria-labelledby="ask"><h2 id="ask">Who are you?</h2>
-    <p>${asked.value}. A token of yours tells: <code>kubectl create token NAME</code> makes one for a service account. It stays in this page's memory.</p>
-    <label>Token <input type="password" ref=${box} autocomplete="off" spellcheck=${false} required /></label><button>Go on</button></form>`;
+  return html`<form class="card ask" onSubmit=${submit} aria-labelledby="ask"><h2 id="ask">Sign in</h2>
+    <p>${asked.value}. Enter your Kubernetes token; <code>kubectl create token NAME</code> creates one for a service account. The token is kept only in this page's memory.</p>
+    <label>Token <input type="password" ref=${box} autocomplete="off" spellcheck=${false} required /></label><button>Sign in</button></form>`;
 }
 
 function App() {
@@ -61,8 +61,8 @@ function App() {
     event.preventDefault();
     main.current.focus();
   };
-  return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
-    <nav aria-label="Views"><a class="brand" href="#/" aria-label="TFJobs, the cluster"><img src="icon.svg" alt="" width="24" height="24" /><span>TFJobs</span></a>
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to content</a>
+    <nav aria-label="Views"><a class="brand" href="#/" aria-label="TFJobs, cluster view"><img src="icon.svg" alt="" width="24" height="24" /><span>TFJobs</span></a>
       ${VIEWS.map(([each, word]) => html`<a href=${`#/${each}`} aria-current=${(isJob ? "jobs" : id) === each ? "page" : null}>${word}</a>`)}
       <button class="theme" onClick=${turn} aria-pressed=${dark}>Dark</button></nav>
     <main id="main" tabindex="-1" ref=${main}>${asked.value ? html`<${Ask} />` : null}${

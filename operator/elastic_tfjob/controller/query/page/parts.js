@@ -1,9 +1,9 @@
-// Small pieces that several views share.
+// Small components shared by several views.
 import {useEffect, useState} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {follow} from "./stream.js";
 
-const WORDS = {connecting: "Connecting", live: "Live", polling: "Every few seconds", lost: "Reconnecting", refused: "Not allowed", missing: "Not found", wrong: "Wrong request"};
+const WORDS = {connecting: "Connecting", live: "Live", polling: "Updates every few seconds", lost: "Reconnecting", refused: "Not allowed", missing: "Not found", wrong: "Invalid request"};
 
 export function useLive(path) {
   const [live, setLive] = useState(null);
@@ -15,7 +15,7 @@ export function useLive(path) {
   return live;
 }
 
-// What goes on with a stream. `aria-live` says it once, where it is not live.
+// The state of a stream, with the reason if it is not live.
 export function Status({live}) {
   const state = live?.state.value ?? "connecting";
   return html`<p class="status ${state}" role="status"><span class="lamp" aria-hidden="true"></span>${WORDS[state]}${
@@ -29,7 +29,7 @@ export const Empty = ({children}) => html`<p class="empty">${children}</p>`;
 export const Figure = ({name, value, note, tone}) => html`<div class="figure ${tone ?? ""}"><dt>${name}</dt><dd>${value}${
   note ? html`<small>${note}</small>` : null}</dd></div>`;
 
-// Now, every second, for "3 s ago".
+// The current time, updated every second.
 export function useNow() {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

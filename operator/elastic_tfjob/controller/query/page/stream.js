@@ -1,15 +1,15 @@
-// One live answer of the query API: a whole answer, then what changes of it. It comes back by itself after whatever breaks.
+// One live answer of the query API: the whole answer, then its changes. It reconnects by itself after any failure.
 // EventSource cannot send a header with a token, so the stream is read with fetch.
 import {batch, signal} from "./vendor/signals-core.js";
 
-const SILENT_MS = 40_000;   // the operator says something every 15 s
-const HIDDEN_MS = 60_000;   // a page that nobody sees gives its stream back
+const SILENT_MS = 40_000;   // the operator sends at least a comment every 15 s
+const HIDDEN_MS = 60_000;   // a hidden page closes its stream
 const FIRST_MS = 500, MOST_MS = 15_000;
 const MOST_CHARS = 32 << 20; // of one event
 
-// In memory only: a reload asks for it again.
+// In memory only: after a reload the user signs in again.
 export const token = signal("");
-export const asked = signal("");  // why a token is asked for; empty: it is not
+export const asked = signal("");  // why sign-in is needed; empty: it is not
 
 const headers = more => ({...(token.value ? {"X-Elastic-Tfjob-Token": token.value} : {}), ...more});
 
@@ -28,13 +28,13 @@ async function problem(response) {
   try { return (await response.json()).error.message; } catch { return `${response.status} ${response.statusText}`; }
 }
 
-// What an answer of this status, which is no success, says about the connection.
+// The connection's state after an answer with this error status.
 export function stateOf(status) {
   if (status >= 500) return "lost";
   return {401: "refused", 403: "refused", 404: "missing", 410: "missing"}[status] ?? "wrong";
 }
 
-// `path` is one below api/v1/. Returns {data, state, why, close()}; state: connecting, live, polling, lost, refused, missing, wrong.
+// `path`: a path below api/v1/. Returns {data, state, why, close()}; state: connecting, live, polling, lost, refused, missing, wrong.
 export function follow(path) {
   const data = signal(null), state = signal("connecting"), why = signal("");
   let last = "", closed = false, abort = null, wake = null, wait = FIRST_MS, watchdog = 0, hidden = 0;
@@ -92,7 +92,7 @@ export function follow(path) {
     if (response.status === 401) {
       asked.value = because;
       say("refused", because);
-    } else if (response.status === 503 || response.status === 429) {  // no stream is left, or none for this user: ask now and then
+    } else if (response.status === 503 || response.status === 429) {  // the limit of streams is reached: poll instead
       response = await fetch(`api/v1/${path}`, {headers: headers(), signal: abort.signal, cache: "no-store"});
       if (response.ok) {
         data.value = await response.json();

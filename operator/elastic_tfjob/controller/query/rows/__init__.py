@@ -1,5 +1,4 @@
-"""From API objects to the rows that people see: in the query API, and in the command line. Pure.
+"""Turns API objects into the rows of the query API and the command line. Pure.
 
-Rows hold what the API server holds (spec, status, annotations), and no clock: any replica of the operator, and whoever
-may read the objects, makes the same ones. Tenants write much of that, so nothing here raises on it, and all is bounded.
-"""
+Rows are computed from spec, status and annotations, without a clock, so every replica of the operator and every client
+computes the same rows. Tenants write much of the input, so nothing here raises on it, and all output is bounded."""

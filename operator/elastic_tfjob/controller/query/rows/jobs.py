@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from elastic_tfjob.api.reading import MAX_WORD, after, cut
-from elastic_tfjob.api.words import JOB_STATES, JobState
+from elastic_tfjob.api.words import JOB_STATES, JobState, ReasonCode
 from elastic_tfjob.controller.model.deadline_status import NoticesSent, Verdict, deadline_of
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.reports import Report
@@ -36,7 +36,7 @@ __all__ = [
     "total_steps",
 ]
 
-# Replica types of a job that are told; the API knows five.
+# Most replica types in a row; the API defines five.
 _TYPES: Final = 16
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _PROBLEMS: Final = 3
@@ -45,48 +45,49 @@ _PROBLEM: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A TFJob. Times are RFC 3339."""
+    """A TFJob. Times are in RFC 3339 format."""
 
     namespace: Annotated[str, "namespace of the TFJob"]
     name: Annotated[str, "name of the TFJob"]
     uid: Annotated[str, "uid of the TFJob"]
-    created: Annotated[str | None, "when it was created"]
-    state: Annotated[JobState, "what it does, in one word"]
-    phase: Annotated[str, "phase of the rescale that is under way, or Waiting, or Stable; empty: not elastic yet"]
-    reason: Annotated[str, "why it has this size, or waits, or failed"]
-    generation: Annotated[int, "number of its size, which grows with each change"]
-    replicas: Annotated[Mapping[str, int], "replicas that it holds, by type"]
-    wanted: Annotated[Mapping[str, int], "replicas that it shall hold, by type; none: it shall wait"]
-    bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
-    elastic: Annotated[bool, "whether its size may change while it trains"]
-    step: Annotated[int | None, "training steps done, when that was stored last"]
-    total_steps: Annotated[int | None, "training steps in all"]
-    steps_per_s: Annotated[float | None, "training steps a second, when that was stored last"]
+    created: Annotated[str | None, "creation time"]
+    state: Annotated[JobState, "state of the job"]
+    phase: Annotated[str, "phase of the current rescale, or Waiting, or Stable; empty: no size has been decided yet"]
+    reason: Annotated[str, "reason for its size, its waiting or its failure"]
+    reason_code: Annotated[ReasonCode | None, "code of the scheduler's reason; null: the reason has no code"]
+    generation: Annotated[int, "number of its size, which increases with each rescale"]
+    replicas: Annotated[Mapping[str, int], "current replicas, by type"]
+    wanted: Annotated[Mapping[str, int], "target replicas, by type; none: the job waits"]
+    bounds: Annotated[Mapping[str, tuple[int, int]], "minimum and maximum replicas, by type"]
+    elastic: Annotated[bool, "whether its size may change during training"]
+    step: Annotated[int | None, "training steps done, as stored last"]
+    total_steps: Annotated[int | None, "total training steps"]
+    steps_per_s: Annotated[float | None, "training steps per second, as stored last"]
     starts: Annotated[
-        str | None, "how its next program will start: fork, of an interpreter that is there, or exec, with the reason"
+        str | None, "how its next program will start: fork (from a running interpreter), or exec with the reason"
     ]
-    figures_at: Annotated[str | None, "when steps and speed were stored"]
+    figures_at: Annotated[str | None, "time at which steps and speed were stored"]
     eta: Annotated[str | None, "expected end of training"]
-    deadline: Annotated[str | None, "when it shall have ended"]
-    verdict: Annotated[Verdict | None, "whether it is expected to meet its deadline; null: not judged yet"]
+    deadline: Annotated[str | None, "deadline of the job"]
+    verdict: Annotated[Verdict | None, "forecast of whether it meets its deadline; null: none yet"]
     slack_s: Annotated[
         float | None,
-        "seconds from the expected end to deadline, as judged last, and before that from eta; below 0: too late",
+        "seconds from the expected end to the deadline, from the last forecast or else from eta; negative: late",
     ]
-    waits_since: Annotated[str | None, "since when it waits, where it does"]
-    started: Annotated[str | None, "when it started first"]
-    ended: Annotated[str | None, "when it ended"]
-    rescales: Annotated[int, "changes of size so far"]
-    last_downtime_s: Annotated[float | None, "seconds for which training stood still in the last one"]
-    stops: Annotated[int, "how often all was taken from it while it ran"]
-    moves: Annotated[int, "how often replicas of it went to other nodes while it ran"]
-    queue: Annotated[str, "Kueue queue that admits it; empty: Kueue has no say"]
-    problems: Annotated[tuple[str, ...], "what is wrong with its spec or annotations, the first few"]
+    waits_since: Annotated[str | None, "start of waiting, if it waits"]
+    started: Annotated[str | None, "time of its first start"]
+    ended: Annotated[str | None, "time of its end"]
+    rescales: Annotated[int, "number of rescales so far"]
+    last_downtime_s: Annotated[float | None, "seconds for which the last rescale paused training"]
+    stops: Annotated[int, "how often the running job was stopped"]
+    moves: Annotated[int, "how often replicas moved to other nodes while the job ran"]
+    queue: Annotated[str, "Kueue queue of the job; empty: not managed by Kueue"]
+    problems: Annotated[tuple[str, ...], "problems of its spec or annotations, the first few"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """What is read of a job: None where it is not there, or is nonsense, which `problems` then tells."""
+    """The parts of a job. None: the part does not exist or is invalid, which `problems` then says."""
 
     job: TFJob
     status: JobStatus
@@ -98,14 +99,14 @@ class ReadJob:
 
 
 def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
-    """Read all of a job, whatever is in it; `before` is its request as of an earlier look, reused where it is the
-    same."""
+    """Read all parts of a job, whatever their content. `before`: the request from an earlier reading, reused if it is
+    unchanged."""
     problems: list[str] = []
     request, target, state = None, None, None
     try:
         request = terms(job, before)
         problems += [*request.elasticity.problems, *request.problems]
-    except Exception as error:  # the spec is a user's
+    except Exception as error:  # users write the spec
         problems.append(str(error) or type(error).__name__)
     types = request.declared if request is not None else {}
     try:
@@ -122,7 +123,7 @@ def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
 
 
 def job_row(job: TFJob | ReadJob) -> JobRow:
-    """The row. Never raises."""
+    """The row of a job. Never raises."""
     seen = see(job) if isinstance(job, TFJob) else job
     job, status, request, state = seen.job, seen.status, seen.request, seen.state
     shown, reason = _state(seen)
@@ -132,7 +133,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
     judged = NoticesSent.of(job.annotations, job.uid).judged if deadline is not None else None
     if judged is not None and judged.deadline == deadline:
         verdict, slack_s = judged.verdict, judged.slack_s
-    else:  # not looked at yet, or that was another deadline
+    else:  # no forecast yet, or one for an earlier deadline
         verdict, slack_s = None, due_s - eta.timestamp() if due_s is not None and eta is not None else None
     holds = _holds(seen, shown)
     wanted = seen.target.replicas if seen.target is not None else holds
@@ -144,6 +145,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         state=shown,
         phase=state.phase if state is not None else "",
         reason=cut(reason),
+        reason_code=_reason_code(seen, reason),
         generation=state.generation if state is not None else 0,
         replicas=counts(holds),
         wanted={} if status.finished else counts(wanted),
@@ -171,17 +173,17 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
 
 
 def bounded(request: JobRequest | None) -> dict[str, tuple[int, int]]:
-    """The least and the most replicas, by type."""
+    """The minimum and maximum replicas, by type."""
     return {} if request is None else {name: request.bounds(name) for name in sorted(request.declared)[:_TYPES]}
 
 
 def counts(found: Mapping[str, int]) -> dict[str, int]:
-    """Replicas by type, of a few types."""
+    """Replicas by type, for a limited number of types."""
     return {cut(name, MAX_WORD): found[name] for name in sorted(found)[:_TYPES] if found[name]}
 
 
 def _state(seen: ReadJob) -> tuple[JobState, str]:
-    """What a job does, and why."""
+    """The state of a job, and the reason."""
     status, state, target = seen.status, seen.state, seen.target
     last = status.conditions[-1] if status.conditions else None
     message = last.message or last.reason if last is not None else ""
@@ -191,11 +193,11 @@ def _state(seen: ReadJob) -> tuple[JobState, str]:
     if status.is_true("Succeeded"):
         return "Succeeded", message
     if seen.job.deleting:
-        return "Terminating", "it is being deleted"
+        return "Terminating", "the job is being deleted"
     if seen.request is None:
         return "Pending", seen.problems[0] if seen.problems else message
     if seen.request.spec.run_policy.suspend:
-        by = f": Kueue has not admitted it yet (queue {seen.job.queue})" if seen.job.queue else ""
+        by = f": Kueue has not admitted the job yet (queue {seen.job.queue})" if seen.job.queue else ""
         return "Suspended", f"spec.runPolicy.suspend is true{by}"
     waits = target is not None and not target.replicas
     if target is not None and waits:
@@ -215,8 +217,14 @@ def _state(seen: ReadJob) -> tuple[JobState, str]:
     return "Pending", message
 
 
+def _reason_code(seen: ReadJob, reason: str) -> ReasonCode | None:
+    """The code of this reason, if the scheduler gave it."""
+    target = seen.target
+    return target.code or None if target is not None and target.reason == reason else None
+
+
 def _holds(seen: ReadJob, shown: JobState) -> Mapping[str, int]:
-    """The replicas that a job holds."""
+    """The current replicas of a job."""
     if seen.request is None or shown in ("Succeeded", "Failed", "Suspended", "Waiting", "Pending"):
         return {}
     state = seen.state
@@ -226,7 +234,7 @@ def _holds(seen: ReadJob, shown: JobState) -> Mapping[str, int]:
 
 
 def total_steps(seen: ReadJob) -> int | None:
-    """The training steps in all: as the user says, else as the program reported."""
+    """The total training steps: from the annotation, or else as the program reported."""
     said = seen.request.elasticity.total_steps if seen.request is not None else None
     return said if said is not None else seen.state.total_steps if seen.state is not None else None
 
@@ -243,23 +251,23 @@ def _few(problems: Iterable[str]) -> list[str]:
     return kept if len(found) <= _PROBLEMS else [*kept, f"and {len(found) - _PROBLEMS} more"]
 
 
-# -- What a job's pods say of its training now -------------------------------------------------------------------------
+# -- Live training metrics from a job's pods ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRow:
-    """What the pod that made the latest step reported last. Times are by its clock."""
+    """The last report of the pod that made the latest step. Times are by the pod's clock."""
 
     step: Annotated[int | None, "training steps done"]
-    steps_per_s: Annotated[float | None, "training steps a second, at this size"]
-    loss: Annotated[float | None, "loss; null: not reported, or no number"]
-    loss_problem: Annotated[str, "nan or inf where the loss is no number"]
+    steps_per_s: Annotated[float | None, "training steps per second at this size"]
+    loss: Annotated[float | None, "training loss; null: not reported, or not a number"]
+    loss_problem: Annotated[str, "nan or inf, if the loss is not a number"]
     checkpoint_step: Annotated[int | None, "step of the newest complete checkpoint"]
-    checkpoint_at: Annotated[str | None, "when it was complete"]
+    checkpoint_at: Annotated[str | None, "time at which that checkpoint was complete"]
 
 
 def live_row(reports: Mapping[str, Report]) -> LiveRow | None:
-    """The figures of a job from what its pods said last, by name of the pod; None where none has made a step."""
+    """A job's training metrics from the last reports of its pods, by pod name; None: no pod has made a step."""
     found = [report for report in reports.values() if report.step is not None]
     if not found:
         return None
@@ -276,35 +284,36 @@ def live_row(reports: Mapping[str, Report]) -> LiveRow | None:
     )
 
 
-# -- Who waits, in which order, and why --------------------------------------------------------------------------------
+# -- The queue of waiting jobs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A job that waits. `position` counts all jobs that wait, also those that the asker may not see."""
+    """A waiting job. `position` counts all waiting jobs, including those that the user may not see."""
 
-    position: Annotated[int, "place in the profile's order, from 1; one behind may start first where it fits"]
+    position: Annotated[int, "place in the profile's order, from 1; a later job may start first if it fits"]
     namespace: Annotated[str, "namespace of the TFJob"]
     name: Annotated[str, "name of the TFJob"]
-    waits_since: Annotated[str | None, "since when it waits"]
-    reason: Annotated[str, "why it waits"]
-    priority: Annotated[int, "of its PriorityClass; the lowest there is while it waits behind all others"]
-    deadline: Annotated[str | None, "when it shall have ended"]
-    bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
-    stops: Annotated[int, "how often all was taken from it while it ran"]
+    waits_since: Annotated[str | None, "start of waiting"]
+    reason: Annotated[str, "reason for waiting"]
+    reason_code: Annotated[ReasonCode | None, "code of the scheduler's reason; null: the reason has no code"]
+    priority: Annotated[int, "priority of its PriorityClass; the lowest possible while the job waits behind all others"]
+    deadline: Annotated[str | None, "deadline of the job"]
+    bounds: Annotated[Mapping[str, tuple[int, int]], "minimum and maximum replicas, by type"]
+    stops: Annotated[int, "how often the running job was stopped"]
 
 
 def place_in_order(
     job: TFJob, order: Order, priorities: Mapping[str, int], now: datetime, *, all_jobs: bool
 ) -> Entry | None:
-    """What a waiting job is sorted by, smallest first; None: the profile does not decide for it. Entries of the same
-    `now` compare. Raises what `scheduled_job` raises."""
+    """The sort key of a waiting job, smallest first; None: the profile does not schedule the job. Keys with the same
+    `now` are comparable. Raises what `scheduled_job` raises."""
     found = scheduled_job(job, (), nodes={}, now=now, all_jobs=all_jobs, priorities=priorities)
     return entry(order, found.job, now.timestamp()) if found.job is not None else None
 
 
 def queue_rows(waiting: Iterable[tuple[Entry, JobRow]]) -> list[QueueRow]:
-    """The queue, first to serve first."""
+    """The queue, in the order in which jobs are served."""
     return [
         QueueRow(
             position=position,
@@ -312,6 +321,7 @@ def queue_rows(waiting: Iterable[tuple[Entry, JobRow]]) -> list[QueueRow]:
             name=row.name,
             waits_since=row.waits_since,
             reason=row.reason,
+            reason_code=row.reason_code,
             priority=int(-place[0]),
             deadline=row.deadline,
             bounds=row.bounds,

@@ -1,4 +1,4 @@
-"""What an asker wants of a list: filtered, sorted, a page. Pure."""
+"""Lists of the query API: filters, sorting, pages, and the node rows. Pure."""
 
 import re
 from collections import defaultdict
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from elastic_tfjob.api.reading import describe
+from elastic_tfjob.api.words import REASON_CODES
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, NodeLoan, Stage
 from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.pod import Pod
@@ -37,7 +38,7 @@ PAGE: Final = 50
 MAX_PAGE: Final = 200
 MAX_OFFSET: Final = 1_000_000
 MAX_FILTER: Final = 253
-"""Characters of a filter: no name in Kubernetes has more."""
+"""Most characters of a filter; no Kubernetes name is longer."""
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 NAMES: Final = {
@@ -48,7 +49,7 @@ NAMES: Final = {
         "a DNS subdomain: up to 253 characters of a-z, 0-9, - and .",
     ),
 }
-"""What can be called so at all (RFC 1123): a pattern, how many characters at the most, and both in words."""
+"""Valid names (RFC 1123) by kind: the pattern, the maximum length, and both in words."""
 _NAMES: Final = {name: re.compile(pattern[1:-1]) for name, (pattern, _, _) in NAMES.items()}
 
 SORTED_BY: Final[Mapping[str, Callable[[JobRow], Any]]] = {
@@ -64,12 +65,12 @@ SORTED_BY: Final[Mapping[str, Callable[[JobRow], Any]]] = {
     "rescales": lambda row: row.rescales,
     "waits_since": lambda row: row.waits_since,
 }
-"""What jobs may be sorted by. Times are RFC 3339 in UTC as the API server writes them, so their text sorts."""
+"""Sort keys of jobs. Times are RFC 3339 in UTC, as the API server writes them, so they sort as text."""
 
 
 class QueryRefused(Exception):
-    """A request that is not answered: the HTTP status, why, the header or parameter it is about, and after how many
-    seconds another try makes sense (0: none does)."""
+    """A refused request: HTTP status, message, the header or parameter concerned, the allowed values, and after how
+    many seconds to retry (0: do not retry)."""
 
     def __init__(self, status: int, message: str, *, where: str = "", allowed: str = "", again_s: int = 0) -> None:
         super().__init__(message)
@@ -81,10 +82,10 @@ class QueryRefused(Exception):
 
 
 class BadQuery(ValueError):
-    """A query parameter that is refused: which one, what is wrong, what is allowed."""
+    """An invalid query parameter: its name, the problem, and what is allowed."""
 
     def __init__(self, where: str, problem: str, allowed: str) -> None:
-        super().__init__(f"{where}: {problem}; allowed is {allowed}")
+        super().__init__(f"{where}: {problem}; allowed: {allowed}")
         self.where = where
         self.problem = problem
         self.allowed = allowed
@@ -92,10 +93,11 @@ class BadQuery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A question for a page of a list. Empty filters let everything pass; `text` is a part of the name."""
+    """A request for a page of a list. Empty filters match everything; `text` is a part of the name."""
 
     namespace: str = ""
     states: frozenset[str] = frozenset()
+    reasons: frozenset[str] = frozenset()
     text: str = ""
     sort: str = "name"
     descending: bool = False
@@ -104,33 +106,29 @@ class Listing:
 
     @classmethod
     def parse(cls, asked: Iterable[tuple[str, str]], known: Sequence[str]) -> "Listing":
-        """From the parameters of a query, of which only these are known here. Raises BadQuery, and nothing else."""
+        """Parse query parameters, of which only `known` are allowed. Raises only BadQuery."""
         values: dict[str, str] = {}
         for name, value in asked:
             if name not in known:
-                allowed = ", ".join(known) or "no parameter at all"
-                raise BadQuery(describe(name), "no such query parameter", allowed)
+                allowed = ", ".join(known) or "no parameters"
+                raise BadQuery(describe(name), "unknown query parameter", allowed)
             if name in values:
-                raise BadQuery(name, "it is given more than once", "one of each")
+                raise BadQuery(name, "given more than once", "one value")
             if len(value) > MAX_FILTER:
-                raise BadQuery(name, f"it has {len(value)} characters", f"up to {MAX_FILTER}")
-            if not (value.isascii() and value.isprintable()):  # no name in Kubernetes has another character
-                raise BadQuery(name, "it has characters that no name has", "printable ASCII")
+                raise BadQuery(name, f"{len(value)} characters", f"up to {MAX_FILTER}")
+            if not (value.isascii() and value.isprintable()):  # Kubernetes names have no other characters
+                raise BadQuery(name, "it has invalid characters", "printable ASCII")
             values[name] = value
         if values.get("namespace"):
             dns_name("namespace", values["namespace"])
         sort = values.get("sort", "name")
         if sort.removeprefix("-") not in SORTED_BY:
             orders = ", ".join(SORTED_BY)
-            raise BadQuery("sort", f"jobs are not sorted by {describe(sort)}", f"{orders}, each with - before it too")
-        states = frozenset(values["state"].split(",")) if "state" in values else frozenset()
-        if wrong := sorted(states - set(JOB_STATES)):
-            raise BadQuery(
-                "state", f"no job is {describe(wrong[0])}", f"one or more, with commas, of {', '.join(JOB_STATES)}"
-            )
+            raise BadQuery("sort", f"unknown field {describe(sort)}", f"{orders}; prefix - for descending order")
         return cls(
             namespace=values.get("namespace", ""),
-            states=states,
+            states=_words(values, "state", JOB_STATES),
+            reasons=_words(values, "reason", REASON_CODES),
             text=values.get("name", ""),
             sort=sort.removeprefix("-"),
             descending=sort.startswith("-"),
@@ -141,33 +139,33 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of the rows that match, and how many those are."""
+    """A page of the matching rows, and the number of all matching rows."""
 
     items: Sequence[T]
     total: int
 
 
 def dns_name(kind: str, value: str) -> None:
-    """Raises BadQuery where nothing of a kind of NAMES can be called `value`: whoever invents names is refused before
-    anybody is asked about them."""
+    """Raises BadQuery for an invalid resource name (`kind` as in NAMES), before any access review is made for it."""
     _, most, words = NAMES[kind]
     if len(value) > most:
-        raise BadQuery(kind, f"it has {len(value)} characters", words)
+        raise BadQuery(kind, f"invalid resource name of {len(value)} characters", words)
     if not _NAMES[kind].fullmatch(value):
-        raise BadQuery(kind, f"nothing can be called {describe(value)}", words)
+        raise BadQuery(kind, f"invalid resource name {describe(value)}", words)
 
 
 def matches(row: JobRow, listing: Listing) -> bool:
-    """Whether a job is among those that are asked for."""
+    """Whether a job matches the filters."""
     return (
         (not listing.namespace or row.namespace == listing.namespace)
         and (not listing.states or row.state in listing.states)
+        and (not listing.reasons or row.reason_code in listing.reasons)
         and listing.text in row.name
     )
 
 
 def page(rows: Iterable[JobRow], listing: Listing) -> Page[JobRow]:
-    """The page of jobs that match, in order. A job without the value that is sorted by comes last either way."""
+    """The requested page of matching jobs. Jobs without the sort value come last in both directions."""
     value = SORTED_BY[listing.sort]
     known: list[tuple[Any, str, str, JobRow]] = []
     unknown: list[tuple[str, str, JobRow]] = []
@@ -184,25 +182,33 @@ def page(rows: Iterable[JobRow], listing: Listing) -> Page[JobRow]:
     return Page(ordered[listing.offset : listing.offset + listing.limit], len(ordered))
 
 
+def _words(values: Mapping[str, str], name: str, known: Sequence[str]) -> frozenset[str]:
+    """A comma-separated list of these words; empty if the parameter is not given."""
+    found = frozenset(values[name].split(",")) if name in values else frozenset[str]()
+    if wrong := sorted(found - set(known)):
+        raise BadQuery(name, f"unknown {name} {describe(wrong[0])}", f"a comma-separated list of {', '.join(known)}")
+    return found
+
+
 def _whole(name: str, text: str, least: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-        raise BadQuery(name, f"{describe(text)} is none", f"a whole number from {least} to {most}")
+        raise BadQuery(name, f"invalid value {describe(text)}", f"a whole number from {least} to {most}")
     return int(text)
 
 
-# -- A node and the CPU that is held, lent and used on it --------------------------------------------------------------
+# -- Nodes, and their held, borrowed and used CPU ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoanRow:
-    """A loan of a node to TFJobs, as it stands on the node."""
+    """The loan of a node to TFJobs, as recorded on the node."""
 
     stage: Annotated[
-        Stage, "loaned: loanable jobs may run there; recalled: jobs leave it; returned: not lent anew for a while"
+        Stage, "loaned: loanable jobs may run there; recalled: jobs leave it; returned: not lent again for a while"
     ]
-    pool: Annotated[str, "pool whose node it is"]
-    since: Annotated[str, "when this stage began, RFC 3339"]
-    why: Annotated[str, "in words"]
+    pool: Annotated[str, "pool that owns the node"]
+    since: Annotated[str, "start of this stage, RFC 3339"]
+    why: Annotated[str, "reason, in words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,22 +216,22 @@ class NodeRow:
     """A node. CPU is in millicores."""
 
     name: Annotated[str, "name of the node"]
-    ready: Annotated[bool, "whether what is on it runs"]
-    cordoned: Annotated[bool, "whether it gets no more pods"]
+    ready: Annotated[bool, "whether the node is ready"]
+    cordoned: Annotated[bool, "whether the node is cordoned"]
     cpu: Annotated[int, "CPU that pods may request"]
-    held: Annotated[int, "CPU that replicas of TFJobs request, with what is lent to them"]
-    lent: Annotated[int, "CPU of that beyond what their templates request"]
+    held: Annotated[int, "CPU that replicas of TFJobs request, including borrowed CPU"]
+    lent: Annotated[int, "borrowed CPU: the part of held beyond the requests in the templates"]
     others: Annotated[int, "CPU that all other pods request"]
-    free: Annotated[int, "CPU that nobody requests"]
+    free: Annotated[int, "CPU that is not requested"]
     used: Annotated[
         int | None,
-        "CPU that replicas used of late, of those that said so; null: this replica of the "
-        "operator asks no pods, as only the leader does",
+        "CPU that reporting replicas used recently; null: this replica of the "
+        "operator is not the leader and does not poll pods",
     ]
     replicas: Annotated[int, "replicas of TFJobs on it"]
     jobs: Annotated[int, "TFJobs with replicas on it"]
-    pool: Annotated[str, "pool that its label names; empty: none"]
-    loan: Annotated[LoanRow | None, "its loan; null: it was never lent"]
+    pool: Annotated[str, "pool named by its label; empty: none"]
+    loan: Annotated[LoanRow | None, "its loan; null: never lent"]
 
 
 def node_rows(
@@ -235,8 +241,8 @@ def node_rows(
     requested: Callable[[Key, str], int | None],
     reports: Callable[[Key], Mapping[str, Report]] | None,
 ) -> list[NodeRow]:
-    """The nodes by name. `requested`: millicores that the template of a job's replica type (in lower case) requests;
-    None: not known. `reports`: what pods say, by name of the pod; None: nobody asks them."""
+    """The nodes, sorted by name. `requested`: millicores requested in the template of a job's replica type (lower
+    case); None: unknown. `reports`: reports by pod name; None: pods are not polled."""
     held, lent, others, used = (defaultdict[str, int](int) for _ in range(4))
     replicas, jobs = defaultdict[str, int](int), defaultdict[str, set[Key]](set)
     known: set[str] = set()

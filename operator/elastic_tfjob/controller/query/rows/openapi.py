@@ -1,4 +1,4 @@
-"""The OpenAPI document, written from the types of the answers. Pure."""
+"""The OpenAPI document, generated from the types of the answers. Pure."""
 
 import types
 import typing
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from elastic_tfjob.api.reading import MAX_WORD
 from elastic_tfjob.api.tfjob import GROUP, KIND
 from elastic_tfjob.api.tfjob import VERSION as GROUP_VERSION
-from elastic_tfjob.api.words import MAX_ADDED_NODES
+from elastic_tfjob.api.words import MAX_ADDED_NODES, REASON_CODES
 from elastic_tfjob.controller.query.rows.jobs import JOB_STATES, JobRow, LiveRow, QueueRow
 from elastic_tfjob.controller.query.rows.listing import (
     MAX_FILTER,
@@ -29,6 +29,7 @@ __all__ = [
     "LISTED",
     "PAGED",
     "PREFIX",
+    "QUEUED",
     "ROUTES",
     "STREAM",
     "WHAT_IF",
@@ -44,107 +45,110 @@ __all__ = [
     "document",
 ]
 
-# -- The answers of the query API, as data -----------------------------------------------------------------------------
-# Pure: openapi.py writes the document from these, server.py fills them.
+# -- Types of the answers ----------------------------------------------------------------------------------------------
+# The document below is generated from these types; server.py fills them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobList:
     """A page of jobs."""
 
-    items: Annotated[tuple[JobRow, ...], "jobs of this page"]
-    total: Annotated[int, "how many jobs match"]
-    offset: Annotated[int, "how many of them come before this page"]
-    limit: Annotated[int, "the most that a page of this size has"]
+    items: Annotated[tuple[JobRow, ...], "jobs on this page"]
+    total: Annotated[int, "number of matching jobs"]
+    offset: Annotated[int, "rows before this page"]
+    limit: Annotated[int, "maximum rows of this page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail:
-    """One job, what is expected of it and what happened to it."""
+    """One job with its forecast and timeline."""
 
     job: Annotated[JobRow, "the job"]
-    position: Annotated[int | None, "place in the queue, where it waits"]
-    forecast: Annotated[ForecastRow, "what is expected"]
+    position: Annotated[int | None, "place in the queue, if the job waits"]
+    forecast: Annotated[ForecastRow, "forecast of its end"]
     live: Annotated[
-        LiveRow | None, "what its pods say now; null: none has made a step, or this replica does not lead and asks none"
+        LiveRow | None, "current reports of its pods; null: no step has been made, or this replica is not the leader"
     ]
-    timeline: Annotated[tuple[Happening, ...], "what happened and why, in order of time; what is to come is last"]
-    sizes: Annotated[tuple[Size, ...], "its sizes in order of time"]
+    timeline: Annotated[
+        tuple[Happening, ...], "what happened and why, in chronological order; pending changes come last"
+    ]
+    sizes: Annotated[tuple[Size, ...], "its sizes, in chronological order"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueList:
     """A page of the queue."""
 
-    items: Annotated[tuple[QueueRow, ...], "jobs of this page"]
-    total: Annotated[int, "how many jobs wait that the asker may see"]
-    offset: Annotated[int, "how many of them come before this page"]
-    limit: Annotated[int, "the most that a page of this size has"]
-    profile: Annotated[str, "profile whose order this is"]
+    items: Annotated[tuple[QueueRow, ...], "jobs on this page"]
+    total: Annotated[int, "number of waiting jobs that the user may see"]
+    offset: Annotated[int, "rows before this page"]
+    limit: Annotated[int, "maximum rows of this page"]
+    profile: Annotated[str, "profile that defines the order"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeList:
     """A page of nodes."""
 
-    items: Annotated[tuple[NodeRow, ...], "nodes of this page, by name"]
-    total: Annotated[int, "how many nodes there are"]
-    offset: Annotated[int, "how many of them come before this page"]
-    limit: Annotated[int, "the most that a page of this size has"]
+    items: Annotated[tuple[NodeRow, ...], "nodes on this page, sorted by name"]
+    total: Annotated[int, "number of nodes"]
+    offset: Annotated[int, "rows before this page"]
+    limit: Annotated[int, "maximum rows of this page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastList:
-    """A page of forecasts, of the jobs that `/jobs` gives for the same question."""
+    """A page of forecasts, for the jobs that `/jobs` returns with the same parameters."""
 
-    items: Annotated[tuple[ForecastRow, ...], "forecasts of this page"]
-    total: Annotated[int, "how many jobs match"]
-    offset: Annotated[int, "how many of them come before this page"]
-    limit: Annotated[int, "the most that a page of this size has"]
+    items: Annotated[tuple[ForecastRow, ...], "forecasts on this page"]
+    total: Annotated[int, "number of matching jobs"]
+    offset: Annotated[int, "rows before this page"]
+    limit: Annotated[int, "maximum rows of this page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What would become of jobs, without and with a change, if no other job came."""
+    """Forecasts for jobs without and with a change, if no other job arrives."""
 
-    at: Annotated[str, "when the cluster was looked at"]
-    profile_now: Annotated[str, "profile that decides"]
-    profile_then: Annotated[str, "profile that would decide"]
-    nodes_added: Annotated[int, "nodes that would be added"]
-    node: Annotated[str | None, "how large each of them is; null: none is added, or you may not list nodes"]
-    items: Annotated[tuple[WhatIfRow, ...], "jobs: the new one first, then those whose end changes most; 200 at most"]
-    total: Annotated[int, "how many jobs there are in the namespaces that are told"]
-    changed: Annotated[int, "how many of them end at another time"]
-    others: Annotated[WhatIfOthers, "jobs of all other namespaces"]
-    until_now: Annotated[str | None, "up to when was looked, as things are, where there was no time for more"]
-    until_then: Annotated[str | None, "the same, with the change"]
-    problems: Annotated[tuple[str, ...], "what is wrong with the new job's annotations, which are then left out"]
-    notes: Annotated[tuple[str, ...], "what the answer leaves out"]
+    at: Annotated[str, "time of the cluster's state"]
+    profile_now: Annotated[str, "current profile"]
+    profile_then: Annotated[str, "profile with the change"]
+    nodes_added: Annotated[int, "number of added nodes"]
+    node: Annotated[str | None, "size of each added node; null: none is added, or you may not list nodes"]
+    items: Annotated[tuple[WhatIfRow, ...], "jobs: the new one first, then those whose end changes most; at most 200"]
+    total: Annotated[int, "number of jobs in the listed namespaces"]
+    changed: Annotated[int, "number of them whose end changes"]
+    others: Annotated[WhatIfOthers, "total for the jobs of all other namespaces"]
+    until_now: Annotated[str | None, "end of the forecast without the change, if it was cut short; null: complete"]
+    until_then: Annotated[str | None, "end of the forecast with the change, if it was cut short; null: complete"]
+    problems: Annotated[tuple[str, ...], "problems of the new job's annotations, which are then ignored"]
+    notes: Annotated[tuple[str, ...], "limitations of the answer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a request is refused."""
+    """Why a request was refused."""
 
-    message: Annotated[str, "what is wrong"]
-    where: Annotated[str, "the parameter or header it is about; empty: the request as a whole"]
-    allowed: Annotated[str, "what is allowed instead; empty where that does not apply"]
+    message: Annotated[str, "error message"]
+    where: Annotated[str, "parameter or header with the error; empty: the whole request"]
+    allowed: Annotated[str, "allowed values; empty: not applicable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """What every refusal is answered with."""
+    """The body of every error."""
 
-    error: Annotated[Problem, "the refusal"]
+    error: Annotated[Problem, "the error"]
 
 
 PREFIX: Final = "/api/v1"
 STREAM: Final = f"{PREFIX}/stream"
-"""Below it are the same paths with answers that go on."""
+"""Prefix of the same paths with streamed answers."""
 WHAT_IF: Final = f"{PREFIX}/what-if"
-"""A question that has a body, and so is posted; nothing is written for it."""
-PAGED: Final = ("namespace", "limit", "offset")
-LISTED: Final = ("namespace", "state", "name", "sort", "limit", "offset")
+"""The path of what-if questions. They have a body, so they are sent by POST; nothing is written."""
+PAGED: Final = ("limit", "offset")
+QUEUED: Final = ("namespace", "reason", *PAGED)
+LISTED: Final = ("namespace", "state", "reason", "name", "sort", *PAGED)
 
 _NAMES: Final = {
     name: {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern}
@@ -152,32 +156,36 @@ _NAMES: Final = {
 }
 _FILTER: Final = {"type": "string", "maxLength": MAX_FILTER, "pattern": r"^[\x20-\x7E]*$"}
 
+
+def _list_of(words: Sequence[str]) -> dict[str, Any]:
+    """The schema of a comma-separated list."""
+    word = f"({'|'.join(words)})"
+    return {"type": "string", "maxLength": MAX_FILTER, "pattern": f"^{word}(,{word})*$"}
+
+
 _PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "namespace": (
-        "only of this namespace",
+        "only this namespace",
         {"type": "string", "maxLength": NAMES["namespace"][1], "pattern": f"^({NAMES['namespace'][0][1:-1]})?$"},
     ),
-    "name": ("only jobs with this text in their names", _FILTER),
+    "name": ("only jobs whose names contain this text", _FILTER),
     "state": (
-        "only jobs in one of these states, with commas between them",
-        {
-            "type": "string",
-            "maxLength": MAX_FILTER,
-            "pattern": "^(" + "|".join(JOB_STATES) + ")(,(" + "|".join(JOB_STATES) + "))*$",
-        },
+        "only jobs in these states (comma-separated)",
+        _list_of(JOB_STATES),
     ),
+    "reason": ("only jobs whose scheduler's reason has one of these codes (comma-separated)", _list_of(REASON_CODES)),
     "sort": (
-        "what to sort by; with - before it the largest comes first. A job without that value comes last",
+        "field to sort by; prefix - for descending order. Jobs without the value come last",
         {"type": "string", "enum": [sign + name for name in SORTED_BY for sign in ("", "-")], "default": "name"},
     ),
-    "limit": ("rows of a page", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE}),
+    "limit": ("maximum rows of the page", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE}),
     "offset": ("rows before the page", {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0}),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path below PREFIX, what it answers, and the parameters of its query."""
+    """A path below PREFIX, its answer, and its query parameters."""
 
     path: str
     name: str
@@ -187,33 +195,39 @@ class Route:
 
 
 ROUTES: Final = (
-    Route("/jobs", "listJobs", "Jobs, filtered, sorted, a page of them.", JobList, LISTED),
+    Route("/jobs", "listJobs", "A page of jobs, filtered and sorted.", JobList, LISTED),
     Route("/jobs/{namespace}/{name}", "getJob", "One job with its timeline and forecast.", JobDetail),
-    Route("/queue", "listQueue", "Jobs that wait, first to serve first, and why.", QueueList, PAGED),
-    Route("/nodes", "listNodes", "Nodes with the CPU held, lent and used there.", NodeList, PAGED[1:]),
-    Route("/forecasts", "listForecasts", "When jobs are expected to end.", ForecastList, LISTED),
+    Route(
+        "/queue",
+        "listQueue",
+        "A page of waiting jobs, in the order in which they are served, with reasons.",
+        QueueList,
+        QUEUED,
+    ),
+    Route("/nodes", "listNodes", "A page of nodes with their held, borrowed and used CPU.", NodeList, PAGED),
+    Route("/forecasts", "listForecasts", "A page of forecasts of when jobs end.", ForecastList, LISTED),
 )
 
 _REFUSALS: Final = {
-    "400": "a parameter is wrong, or a name is none that anything can have",
-    "401": "no token, or one that the API server does not accept",
-    "403": "not allowed to read this",
-    "404": "there is no such job",
-    "429": "you, or others at your address, ask too much at once, or have too many streams open",
-    "503": "too many requests are open, or the operator has not read all objects yet",
+    "400": "invalid parameter or resource name",
+    "401": "no token, or a token that the API server does not accept",
+    "403": "you may not read this",
+    "404": "the job does not exist",
+    "429": "you, or other clients at your address, have too many open requests or streams",
+    "503": "too many open requests, or the operator has not read all objects yet",
 }
 
 
 _QUANTITY: Final = {"type": "string", "maxLength": MAX_WORD, "pattern": r"^[0-9]+(\.[0-9]+)?([mkMGT]|[KMGT]i)?$"}
 _QUESTION: Final[Mapping[str, Any]] = {
     "type": "object",
-    "description": "What if this job were submitted, these nodes added, that profile chosen: at least one of them.",
+    "description": "The change: a new job, additional nodes, another profile, or several of these.",
     "additionalProperties": False,
     "minProperties": 1,
     "properties": {
         "job": {
             "type": "object",
-            "description": "a TFJob that does not exist yet, as for kubectl create, in a namespace that you may list",
+            "description": "a new TFJob, as for kubectl create, in a namespace that you may list",
             "required": ["apiVersion", "kind", "metadata", "spec"],
             "properties": {
                 "apiVersion": {"type": "string", "enum": [f"{GROUP}/{GROUP_VERSION}"]},
@@ -230,30 +244,43 @@ _QUESTION: Final[Mapping[str, Any]] = {
                 "spec": {"type": "object", "required": ["tfReplicaSpecs"]},
             },
         },
-        "add_nodes": {"type": "integer", "minimum": 0, "maximum": MAX_ADDED_NODES, "description": "nodes to be added"},
-        "node_cpu": {**_QUANTITY, "description": "CPU of each for pods, with node_memory; else as most nodes have"},
-        "node_memory": {**_QUANTITY, "description": "memory of each for pods, with node_cpu"},
-        "profile": {"type": "string", "enum": list(PROFILES), "description": "with the parameters configured for it"},
-        "namespace": {**_NAMES["namespace"], "description": "tell only jobs of this namespace one by one"},
+        "add_nodes": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": MAX_ADDED_NODES,
+            "description": "number of nodes to add",
+        },
+        "node_cpu": {
+            **_QUANTITY,
+            "description": "allocatable CPU of each added node, together with node_memory; default: the most common "
+            "kind of node",
+        },
+        "node_memory": {**_QUANTITY, "description": "allocatable memory of each added node, together with node_cpu"},
+        "profile": {
+            "type": "string",
+            "enum": list(PROFILES),
+            "description": "profile with the change, with its configured parameters",
+        },
+        "namespace": {**_NAMES["namespace"], "description": "list only jobs of this namespace"},
     },
 }
 _NO_ANSWER: Final = {
-    "409": "there is a TFJob of this name already",
-    "413": "the body has more than 256 KiB",
-    "415": "the body is not sent as application/json",
-    "422": "this cannot be foreseen: nodes are lent between pools, or the profile would not decide for the job",
+    "409": "a TFJob of this name exists already",
+    "413": "the body is larger than 256 KiB",
+    "415": "the body's type is not application/json",
+    "422": "no forecast is possible: nodes are lent between pools, or the profile does not schedule the job",
 }
 
 _EVENTS: Final = (
-    "Events: `snapshot`, the whole answer as the path without `/stream` gives it; `same`, in its place where "
-    "Last-Event-ID is the id of just that answer; `delta`, the fields that are others now, of which `items` is either "
-    "a whole page or an object of rows by their index; `refused`, an Error, after which the stream ends; `end`: come "
-    "back with Last-Event-ID. A comment comes where nothing has changed for 15 s."
+    "Events: `snapshot`: the whole answer, as from the path without `/stream`; `same`: instead of `snapshot`, if "
+    "Last-Event-ID is the id of the current answer; `delta`: the changed fields, where `items` is either "
+    "a whole page or an object of changed rows by index; `refused`: an Error, after which the stream ends; `end`: "
+    "reconnect with Last-Event-ID. If nothing changes for 15 s, a comment is sent."
 )
 _LAST: Final = {
     "name": "Last-Event-ID",
     "in": "header",
-    "description": "the id of the last event that was read",
+    "description": "id of the last received event",
     "schema": {"type": "string", "pattern": "^[0-9a-f]{24}$"},
 }
 _STREAMED: Final = {
@@ -263,7 +290,7 @@ _STREAMED: Final = {
 
 
 def document() -> dict[str, Any]:
-    """The document, OpenAPI 3.1."""
+    """The OpenAPI 3.1 document."""
     schemas: dict[str, Any] = {}
     error = _content(schemas, Error)
     paths: dict[str, Any] = {}
@@ -290,14 +317,15 @@ def document() -> dict[str, Any]:
         paths[STREAM + route.path] = {
             "get": {
                 "operationId": f"stream{route.name.removeprefix('list').removeprefix('get')}",
-                "summary": f"{route.text} First all of it, then what changes, as server-sent events.",
+                "summary": f"{route.text} The answer is streamed: first all of it, then changes, as server-sent "
+                "events.",
                 "description": _EVENTS,
                 "parameters": [*placed, *asked, _LAST],
                 "responses": {"200": _STREAMED, **refusals},
             }
         }
     refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
-    told = "What would become of jobs, without and with a change, if no other job came."
+    told = "Forecasts for jobs without and with a change, if no other job arrives."
     paths[WHAT_IF] = {
         "post": {
             "operationId": "whatIf",
@@ -314,7 +342,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "elastic-tfjob query API",
             "version": version("elastic-tfjob"),
-            "description": "What the operator knows of TFJobs. Nothing can be changed here.",
+            "description": "Read-only access to the operator's information about TFJobs.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,

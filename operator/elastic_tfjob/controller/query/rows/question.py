@@ -1,7 +1,7 @@
-"""A what-if question, as somebody asks it, and its answer for all jobs. Pure.
+"""What-if questions and their answers. Pure.
 
-What is asked is hostile: each field has its type and bounds, and the TFJob is read as one that the API server sends.
-"""
+Questions are untrusted input: each field is checked for type and bounds, and the TFJob is read like one from the API
+server."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -42,15 +42,14 @@ from elastic_tfjob.speed.history import History
 
 __all__ = ["FIELDS", "ClusterCopy", "Question", "tell"]
 
-"""Nodes that somebody may ask to be added."""
 FIELDS: Final = ("job", "add_nodes", "node_cpu", "node_memory", "profile", "namespace")
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What if this TFJob were submitted, these nodes added, that profile chosen: one of them at least. `node` is what
-    each node has for pods; None: as most nodes. `namespace`: only rows of it are asked for; empty: all."""
+    """A change: a new TFJob, additional nodes, another profile, at least one of them. `node`: the allocatable resources
+    of each added node; None: the most common kind. `namespace`: only its rows are returned; empty: all."""
 
     job: Mapping[str, Any] | None = None
     add_nodes: int = 0
@@ -60,17 +59,17 @@ class Question:
 
     @classmethod
     def parse(cls, raw: object) -> "Question":
-        """Raises BadQuery, and nothing else."""
+        """Parse a question. Raises only BadQuery."""
         if not isinstance(raw, dict):
-            raise BadQuery("the body", f"it is {describe(raw)}", f"an object with some of {', '.join(FIELDS)}")
+            raise BadQuery("body", f"it is {describe(raw)}", f"an object with some of {', '.join(FIELDS)}")
         if unknown := next((name for name in raw if name not in FIELDS), None):
-            raise BadQuery(cut(unknown, MAX_WORD), "it is not known", ", ".join(FIELDS))
+            raise BadQuery(cut(unknown, MAX_WORD), "unknown field", ", ".join(FIELDS))
         try:
             fields = Fields(raw)
             add_nodes = fields.whole("add_nodes", MAX_ADDED_NODES, default=0)
             texts = {name: fields.text(name, MAX_WORD) for name in FIELDS[2:]}
         except ValueError as error:
-            raise BadQuery("the body", str(error), "see the OpenAPI document") from None
+            raise BadQuery("body", str(error), "see the OpenAPI document") from None
         if texts["namespace"]:
             dns_name("namespace", texts["namespace"])
         question = cls(
@@ -81,12 +80,12 @@ class Question:
             texts["namespace"],
         )
         if question.job is None and not question.add_nodes and not question.profile:
-            raise BadQuery("the body", "nothing is asked", "job, add_nodes or profile, or several of them")
+            raise BadQuery("body", "no change is given", "job, add_nodes or profile, or several of them")
         return question
 
     @property
     def key(self) -> Key | None:
-        """Namespace and name of the job that is asked about."""
+        """Namespace and name of the new job."""
         return (self.job["metadata"]["namespace"], self.job["metadata"]["name"]) if self.job is not None else None
 
 
@@ -94,25 +93,27 @@ def _node(cpu: str, memory: str, add_nodes: int) -> Resources | None:
     if not cpu and not memory:
         return None
     if not add_nodes:
-        raise BadQuery("node_cpu", "no node is to be added", "it together with add_nodes")
+        raise BadQuery("node_cpu", "add_nodes is missing", "node_cpu together with add_nodes")
     for name, text in (("node_cpu", cpu), ("node_memory", memory)):
         if not quantity(text):
-            raise BadQuery(name, f"{describe(text)} is no amount", "a quantity above 0 (16, 500m; 64Gi), both of them")
+            raise BadQuery(
+                name, f"invalid quantity {describe(text)}", "both node_cpu and node_memory, above 0 (16, 500m; 64Gi)"
+            )
     return allocatable({"cpu": cpu, "memory": memory})
 
 
 def _submitted(raw: object) -> Mapping[str, Any]:
-    """A TFJob with what its user may say of it, and nothing that only the operator writes."""
+    """The new TFJob without annotations that only the operator writes."""
     if not isinstance(raw, dict) or (raw.get("apiVersion"), raw.get("kind")) != (f"{GROUP}/{VERSION}", KIND):
-        raise BadQuery("job", "it is no TFJob", f"an object of apiVersion {GROUP}/{VERSION} and kind {KIND}")
+        raise BadQuery("job", "it is not a TFJob", f"an object of apiVersion {GROUP}/{VERSION} and kind {KIND}")
     metadata, spec = raw.get("metadata"), raw.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise BadQuery("job", "its metadata or spec is no object", "a TFJob as for kubectl create")
+        raise BadQuery("job", "metadata or spec is not an object", "a TFJob as for kubectl create")
     found: dict[str, Any] = {}
     for name in ("annotations", "labels"):
         texts = metadata.get(name) or {}
         if not isinstance(texts, dict) or not all(isinstance(each, str) for each in texts.values()):
-            raise BadQuery(f"job.metadata.{name}", "a value is no text", "texts: put numbers in quotes")
+            raise BadQuery(f"job.metadata.{name}", "a value is not a string", "strings; put numbers in quotes")
         found[name] = texts
     found["annotations"] = {
         name: text
@@ -130,7 +131,7 @@ def _submitted(raw: object) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCopy:
-    """What the operator has in memory at one moment. `reports` is empty where this replica asks no pods."""
+    """A copy of the operator's objects at one moment. `reports` is empty if this replica does not poll pods."""
 
     now: datetime
     jobs: tuple[TFJob, ...]
@@ -146,12 +147,14 @@ class ClusterCopy:
 def tell(
     taken: ClusterCopy, question: Question, cpu_s: float, *, allowed: Collection[str] | None, nodes_shown: bool
 ) -> openapi.WhatIf:
-    """Simulate forward without and with the change, for at most `cpu_s` of CPU each. `allowed`: the namespaces whose
-    jobs are told one by one (None: all); `nodes_shown`: whether it is told how large an added node is. Raises
-    QueryRefused with why there is no answer."""
+    """Simulate the future without and with the change, for at most `cpu_s` of CPU time each. `allowed`: the namespaces
+    whose jobs are listed (None: all). `nodes_shown`: whether the answer has the size of an added node. Raises
+    QueryRefused, which says why there is no answer."""
     configuration = taken.configuration
     if configuration.pools or any(concerned(node, configuration.pools) for node in taken.nodes):
-        raise QueryRefused(422, "nodes are lent between pools here, and what pools will want back is not foreseen")
+        raise QueryRefused(
+            422, "no forecast is possible while nodes are lent between pools, because recalls are unpredictable"
+        )
     then = _with_profile(configuration, question.profile)
     nodes = {node.name: node for node in sorted(taken.nodes, key=lambda node: node.name) if node.usable}
     own = {pod.uid for pod in taken.pods}
@@ -162,7 +165,7 @@ def tell(
         snapshot.now, snapshot.nodes, snapshot.jobs, taken.history, configuration.profile, configuration.parameters
     )
     changed = replace(now, profile=then.profile, parameters=then.parameters)
-    if then.profile != configuration.profile:  # what one profile remembers of a job says nothing to another
+    if then.profile != configuration.profile:  # one profile's memory of a job is meaningless to another
         changed = replace(changed, jobs={key: replace(job, memory={}) for key, job in now.jobs.items()})
     problems: tuple[str, ...] = ()
     if question.job is not None:
@@ -204,7 +207,7 @@ def _words(capacity: Resources) -> str:
 
 
 def _with_profile(configuration: Configuration, name: str) -> Configuration:
-    """The configuration with another profile, whose parameters are those that it says for it."""
+    """The configuration with another profile and that profile's parameters."""
     if not name or name == configuration.profile:
         return configuration
     try:
@@ -214,12 +217,12 @@ def _with_profile(configuration: Configuration, name: str) -> Configuration:
             raise ValueError("; ".join(wrong))
     except ValueError as error:
         text = " ".join(str(error).split())
-        raise QueryRefused(400, f"profile {describe(name)} cannot decide here: {cut(text)}", where="profile") from None
+        raise QueryRefused(400, f"profile {describe(name)} cannot be used here: {cut(text)}", where="profile") from None
     return found
 
 
 def _described(taken: ClusterCopy, nodes: Mapping[str, KubeNode]) -> dict[Key, JobView]:
-    """Each job as the scheduling loop sees it; what pods without a job take counts, too."""
+    """Each job as the scheduling loop sees it, including resources of pods without a job."""
     pods: dict[Key, list[Pod]] = {}
     for pod in taken.pods:
         pods.setdefault(pod.key, []).append(pod)
@@ -246,22 +249,22 @@ def _new(
     described: Mapping[Key, JobView],
     nodes: Mapping[str, KubeNode],
 ) -> JobView:
-    """The job that is asked about, as it waits. Raises QueryRefused."""
+    """The new job as a waiting job. Raises QueryRefused."""
     assert question.job is not None
     if question.key in described:
-        raise QueryRefused(409, "there is a TFJob (or pods of one) of this name already", where="job.metadata.name")
+        raise QueryRefused(409, "a TFJob of this name, or pods of one, exist already", where="job.metadata.name")
     own = {"uid": "what-if", "resourceVersion": "0", "creationTimestamp": format_time(taken.now)}
     try:
         job = TFJob.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
-        job.spec()  # of a job that nobody decides for it is not read below
+        job.spec()  # not read below for jobs that the profile does not schedule
         found = scheduled_job(
             job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise QueryRefused(400, f"the API server would not take this job: {cut(str(error))}", where="job") from None
+        raise QueryRefused(400, f"the API server would refuse this job: {cut(str(error))}", where="job") from None
     if found.job is None:
         raise QueryRefused(
-            422, f"profile {then.profile} would not decide for this job: {_undecided(job, then)}", where="job"
+            422, f"profile {then.profile} would not schedule this job: {_undecided(job, then)}", where="job"
         )
     return found
 
@@ -273,19 +276,22 @@ def _undecided(job: TFJob, then: Configuration) -> str:
     if not spec.managed_here():
         return "its runPolicy.managedBy names another controller"
     if then.scope != "all" and not any(name.startswith(PREFIX) for name in job.annotations):
-        return f"it has no annotation {PREFIX}..., and the operator's scope is annotated: its pods go to kube-scheduler"
+        return (
+            f"it has no annotation {PREFIX}..., and the operator's scope is annotated, so kube-scheduler places "
+            "its pods"
+        )
     return f"its annotation {PREFIX}placement is none"
 
 
 def _added(question: Question, nodes: Mapping[str, KubeNode], foreign: Iterable[ForeignPod]) -> dict[str, core.Node]:
-    """The nodes that are to be added: as said, or as most of those there, with their labels, taints and daemons."""
+    """The added nodes: of the given size, or of the most common kind with its labels, taints and daemons."""
     model: KubeNode | None = None
     capacity, taken = question.node, NOTHING
     if capacity is None:
         kinds = Counter(node.allocatable for node in nodes.values())
         if not kinds:
             raise QueryRefused(
-                422, "there is no node to add another like it", where="add_nodes", allowed="with node_cpu"
+                422, "the cluster has no node to copy", where="add_nodes", allowed="add_nodes together with node_cpu"
             )
         capacity = max(kinds, key=lambda each: (kinds[each], each))
         model = next(node for node in nodes.values() if node.allocatable == capacity)

@@ -1,4 +1,4 @@
-"""What happened to one job, and why, in order of time. Pure."""
+"""The timeline of a job: what happened and why, in chronological order. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,44 +14,45 @@ __all__ = ["Happening", "Size", "sizes", "timeline"]
 
 Kind = Literal["created", "condition", "rescaled", "rescaling", "refused", "decided", "stopping", "stopped", "resumed"]
 
-# The API server bounds how long a status is, not how many conditions are in it.
+# The API server limits the size of a status, but not the number of its conditions.
 _CONDITIONS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """One thing that happened. `before`, `after`, `mode`, `downtime_s` and `lost_steps` are of changes of size."""
+    """An entry of the timeline. `before`, `after`, `mode`, `downtime_s` and `lost_steps` belong to rescales."""
 
-    at: Annotated[str | None, "when; null: decided, and not begun yet"]
-    kind: Annotated[Kind, "what it was"]
+    at: Annotated[str | None, "time; null: decided but not begun"]
+    kind: Annotated[Kind, "kind of entry"]
     text: Annotated[str, "what happened, in words"]
-    reason: Annotated[str, "why"] = ""
-    cause: Annotated[Cause | None, "why in one word, of what a plan or a person decided, as metrics count it"] = None
+    reason: Annotated[str, "reason"] = ""
+    cause: Annotated[Cause | None, "cause of a decision in one word, as in the metrics"] = None
     before: Annotated[Mapping[str, int], "replicas before, by type"] = field(default_factory=dict)
     after: Annotated[Mapping[str, int], "replicas after, by type"] = field(default_factory=dict)
-    mode: Annotated[str | None, "how a change of size was made: overlap, spare or recreate"] = None
-    downtime_s: Annotated[float | None, "seconds for which training stood still"] = None
-    lost_steps: Annotated[int | None, "steps that were lost"] = None
-    expected_steps_per_s: Annotated[float | None, "of a change of size: the speed that its plan expected"] = None
-    measured_steps_per_s: Annotated[float | None, "the speed that the job then had, a minute after the change"] = None
+    mode: Annotated[str | None, "mode of a rescale: overlap, spare or recreate"] = None
+    downtime_s: Annotated[float | None, "seconds for which training was paused"] = None
+    lost_steps: Annotated[int | None, "lost training steps"] = None
+    expected_steps_per_s: Annotated[float | None, "expected speed after a rescale"] = None
+    measured_steps_per_s: Annotated[float | None, "measured speed one minute after a rescale"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The size that a job had from a moment on."""
+    """The size of a job from a moment on."""
 
-    at: Annotated[str, "since when"]
+    at: Annotated[str, "start of this size"]
     replicas: Annotated[Mapping[str, int], "replicas, by type"]
 
 
 def timeline(seen: ReadJob) -> tuple[Happening, ...]:
-    """All that the job's objects remember: its conditions, its last ten rescales, its last stop, what is under way."""
+    """Everything that the job's objects record: conditions, the last ten rescales, the last stop, and what is under
+    way."""
     found = [each for each in _happenings(seen) if each.at is None or moment_of(each.at) is not None]
     return tuple(sorted(found, key=_when))
 
 
 def sizes(seen: ReadJob) -> tuple[Size, ...]:
-    """The sizes as far back as the state remembers, for a step chart; the last one holds until now."""
+    """The sizes as far back as the state records, for a step chart; the last one lasts until now."""
     state, status = seen.state, seen.status
     if state is None:
         return ()
@@ -92,7 +93,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
         yield Happening(
             at=done.at,
             kind="rescaled",
-            text=f"From {words(counts(done.before))} to {words(counts(done.after))}",
+            text=f"Rescaled from {words(counts(done.before))} to {words(counts(done.after))}",
             reason=done.reason,
             cause=state.cause(done),
             before=counts(done.before),
@@ -104,7 +105,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             measured_steps_per_s=outcome.measured if outcome is not None else None,
         )
     if state.refused is not None:
-        text = f"Size {state.refused.generation} was rolled back"
+        text = f"The rescale to size {state.refused.generation} was rolled back"
         yield Happening(at=state.refused.at, kind="refused", text=text, reason=state.refused.reason)
     yield from _stops(seen)
     if state.next is not None:
@@ -120,26 +121,26 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             mode=coming.mode,
         )
     elif target is not None and not target.replicas:
-        if state.stop is None:  # else that has told it
+        if state.stop is None:  # otherwise the stop is in the timeline
             since = state.since if state.phase == "Waiting" else ""
             yield _decided(seen, target, at=since or None)
     elif target is not None and target.generation > state.generation and state.refused is None:
         yield _decided(seen, target)
     if record.resumed and moment_of(record.resumed) is not None:
-        yield Happening(at=record.resumed, kind="resumed", text="It holds nodes again after a stop")
+        yield Happening(at=record.resumed, kind="resumed", text="The job has nodes again after a stop")
 
 
 def _stops(seen: ReadJob) -> Iterator[Happening]:
     stop = seen.state.stop if seen.state is not None else None
     if stop is None:
         if seen.record.stopped:
-            yield Happening(at=seen.record.stopped, kind="stopped", text="All was taken from it while it ran")
+            yield Happening(at=seen.record.stopped, kind="stopped", text="The running job was stopped")
         return
-    text = "A checkpoint is asked for, then its pods end"
+    text = "A checkpoint is requested, then the pods end"
     yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=stop.reason, cause=stop.cause)
     if stop.ended:
         where = f" at step {stop.saved}" if stop.saved is not None else ""
-        text = f"Its pods ended{where}"
+        text = f"The pods ended{where}"
         yield Happening(
             at=stop.ended, kind="stopped", text=text, reason=stop.reason, cause=stop.cause, lost_steps=stop.lost
         )
@@ -149,7 +150,7 @@ def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     has = seen.state.replicas if seen.state is not None else {}
     shall = any(target.replicas.values())
     told: Cause | None = target.cause or None
-    if told is None and (shall or any(has.values())):  # else it has nothing and goes on waiting
+    if told is None and (shall or any(has.values())):  # otherwise it has nothing and keeps waiting
         told = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
-    text = f"It shall have {words(counts(target.replicas))}" if shall else "It shall wait"
+    text = f"Target: {words(counts(target.replicas))}" if shall else "Target: wait"
     return Happening(at=at, kind="decided", text=text, reason=target.reason, cause=told)

@@ -18,9 +18,9 @@ __all__ = ["COLUMNS", "TraceRow", "trace_rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow:
-    """One job; fields are the columns. Times are seconds after the first job's creation. `duration_s` is what the job
-    takes at its declared size, or took as it was run. `fixed_` is of replicas that are neither workers nor PSs, in the
-    mean of them. None: an empty cell."""
+    """One job; the fields are the columns. Times are seconds after the first job's creation. `duration_s` is the
+    duration at the declared size, or the job's actual running time. `fixed_` columns are the mean of replicas that are
+    neither workers nor PS. None: an empty cell."""
 
     job_id: str
     submit_s: float
@@ -45,7 +45,7 @@ class TraceRow:
     loanable: bool = False
 
     def cells(self) -> Sequence[str]:
-        """In the order of COLUMNS."""
+        """The cells in the order of COLUMNS."""
         return ["" if (value := getattr(self, name)) is None else _cell(value) for name in COLUMNS]
 
 
@@ -53,7 +53,7 @@ COLUMNS: Final = tuple(each.name for each in fields(TraceRow))
 
 
 def trace_rows(jobs: Iterable[ReadJob]) -> tuple[list[TraceRow], dict[str, str]]:
-    """The rows, the first job first; and of each job that is left out why, by its name."""
+    """The rows, ordered by creation, and by name the reason for each skipped job."""
     rows: list[TraceRow] = []
     left_out: dict[str, str] = {}
     for seen in jobs:
@@ -68,17 +68,17 @@ def trace_rows(jobs: Iterable[ReadJob]) -> tuple[list[TraceRow], dict[str, str]]
 
 
 def _row(seen: ReadJob) -> TraceRow | str:
-    """The row with absolute times, or why there is none."""
+    """The row with absolute times, or why the job is skipped."""
     created, request = moment_of(seen.job.created), seen.request
     if created is None:
-        return "it has no time of creation"
+        return "it has no creation time"
     if request is None:
         return cut(seen.problems[0]) if seen.problems else "its spec cannot be read"
     declared = request.declared
     if not declared.get(WORKER):
         return "it has no workers"
     if request.requests.get(PS, NOTHING).accelerators:
-        return "its parameter servers use accelerators, for which the format has no column"
+        return "its parameter servers use accelerators, and the format has no column for that"
     took = _duration(seen, request)
     if isinstance(took, str):
         return took
@@ -116,12 +116,12 @@ def _row(seen: ReadJob) -> TraceRow | str:
 
 
 def _duration(seen: ReadJob, request: JobRequest) -> float | str:
-    """Seconds that the job takes at its declared size; why nobody knows where nobody does."""
+    """Seconds that the job takes at its declared size, or why that is unknown."""
     state, status, declared = seen.state, seen.status, request.declared
     said, steps = request.elasticity, total_steps(seen)
     if steps and state is not None:
         rate, cpu = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, None))
-        # A speed with other CPU than the job asks for says nothing of the size that it declares.
+        # A speed measured with a different CPU share does not apply to the declared size.
         if rate > 0 and cpu is None:
             return steps / rate
     started, ended = moment_of(status.start_time), moment_of(status.completion_time)
@@ -129,16 +129,16 @@ def _duration(seen: ReadJob, request: JobRequest) -> float | str:
         return "it failed"
     if status.is_true("Succeeded") and started is not None and ended is not None:
         held = seen.record.executed_s or (ended - started).total_seconds()
-        return held if held > 0 else "it took no time"
+        return held if held > 0 else "its running time is 0"
     if steps and state is not None and state.steps_per_s:
         return steps / state.steps_per_s
     if said.estimated_duration is not None and said.estimated_duration.total_seconds() > 0:
         return said.estimated_duration.total_seconds()
-    return "it has not ended, and nothing says how long it takes"
+    return "it has not ended, and its duration is unknown"
 
 
 def _around(request: JobRequest, name: str) -> tuple[int, int]:
-    """The bounds, with the declared size in between."""
+    """The bounds, extended to include the declared size."""
     count = request.declared[name]
     least, most = request.bounds(name)
     return max(1, min(least, count)), max(most, count)

@@ -1,4 +1,4 @@
-"""What would become of jobs, without and with a change: one row each, and others in sum. Pure."""
+"""Forecast rows: of stored forecasts, and of what-if answers, with a total for hidden jobs. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,43 +25,43 @@ __all__ = [
 ]
 
 ROWS: Final = 200
-"""Rows of an answer: those that change most come first."""
-# Ends that differ by less are the same to people: the clock of an answer has seconds.
+"""Most rows of an answer; jobs whose end changes most come first."""
+# Ends that differ by less count as equal, because times in an answer are in seconds.
 _SAME_S: Final = 1.0
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRow:
-    """One job, as things are now and then, with the change."""
+    """The forecasts of one job: now (without the change) and then (with it)."""
 
     namespace: Annotated[str, "namespace of the TFJob"]
     name: Annotated[str, "name of the TFJob"]
     state: Annotated[str, "New, Waiting or Running"]
-    starts_now: Annotated[str | None, "when it starts as things are; null: it has started, or does not"]
-    starts_then: Annotated[str | None, "when it starts with the change"]
-    ends_now: Annotated[str | None, "when it ends as things are; null: not known, or it does not (see note)"]
-    ends_then: Annotated[str | None, "when it ends with the change"]
-    later_s: Annotated[float | None, "seconds by which it ends later with the change; below 0: earlier"]
-    deadline: Annotated[str | None, "when it shall have ended"]
-    meets_now: Annotated[bool | None, "whether it meets its deadline as things are; null: no deadline, or not known"]
+    starts_now: Annotated[str | None, "start without the change; null: it has started, or never starts"]
+    starts_then: Annotated[str | None, "start with the change"]
+    ends_now: Annotated[str | None, "end without the change; null: unknown or never (see note)"]
+    ends_then: Annotated[str | None, "end with the change"]
+    later_s: Annotated[float | None, "seconds by which it ends later with the change; negative: earlier"]
+    deadline: Annotated[str | None, "deadline of the job"]
+    meets_now: Annotated[bool | None, "whether it meets its deadline without the change; null: no deadline, or unknown"]
     meets_then: Annotated[bool | None, "whether it meets its deadline with the change"]
-    source: Annotated[str | None, "what its end is known from; null: nobody knows how long it takes"]
-    note: Annotated[str, "why an end is missing, and what would make it known"]
+    source: Annotated[str | None, "source of the forecast; null: its duration is unknown"]
+    note: Annotated[str, "why the end is unknown, and which information is missing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfOthers:
-    """Jobs of namespaces that the asker may not list, in sum."""
+    """The total for jobs of namespaces that the user may not list."""
 
-    jobs: Annotated[int, "how many there are"]
-    earlier: Annotated[int, "how many of them end earlier"]
-    later: Annotated[int, "how many of them end later"]
-    later_s: Annotated[float, "seconds by which all of them together end later; below 0: earlier"]
+    jobs: Annotated[int, "number of jobs"]
+    earlier: Annotated[int, "number of jobs that end earlier"]
+    later: Annotated[int, "number of jobs that end later"]
+    later_s: Annotated[float, "total seconds by which they end later; negative: earlier"]
 
 
 def what_if_row(job: CoreJob, now: ForecastRun, then: ForecastRun) -> WhatIfRow:
-    """The row of a job, which is new where it is in `then` alone."""
+    """The row of a job. A job that is only in `then` is new."""
     namespace, _, name = job.key.partition("/")
     before, with_it = now.fates.get(job.key), then.fates[job.key]
     ends = [fate.finish_s if fate is not None else None for fate in (before, with_it)]
@@ -87,12 +87,12 @@ def what_if_row(job: CoreJob, now: ForecastRun, then: ForecastRun) -> WhatIfRow:
 
 
 def sorted_rows(rows: Iterable[WhatIfRow]) -> list[WhatIfRow]:
-    """New first, then those whose end changes most, then by name."""
+    """The new job first, then jobs whose end changes most, then by name."""
     return sorted(rows, key=lambda row: (row.state != "New", -abs(row.later_s or 0.0), row.namespace, row.name))
 
 
 def others_in_sum(rows: Iterable[WhatIfRow], allowed: Collection[str]) -> WhatIfOthers:
-    """The jobs of all namespaces but these."""
+    """The total for the jobs of namespaces that are not in `allowed`."""
     hidden = [row for row in rows if row.namespace not in allowed]
     later = [row.later_s for row in hidden if row.later_s]
     return WhatIfOthers(
@@ -104,18 +104,21 @@ def others_in_sum(rows: Iterable[WhatIfRow], allowed: Collection[str]) -> WhatIf
 
 
 def notes(unforeseen: int, unmanaged: int, profiles: Sequence[str]) -> list[str]:
-    """What the whole answer leaves out: jobs whose end nobody knows, and jobs that the profile does not decide for."""
+    """Notes on jobs with an unknown end, and jobs that the profile does not schedule."""
     found = []
     if unforeseen:
         found.append(
-            f"{unforeseen} TFJobs end nobody knows when, and hold here for ever what they hold (see their notes)"
+            f"the end of {unforeseen} TFJobs is unknown; the forecast assumes that they run forever (see their notes)"
         )
     if unmanaged:
         found.append(
-            f"{unmanaged} TFJobs are not decided for by the profile: they hold here for ever what their pods take now"
+            f"{unmanaged} TFJobs are not scheduled by the profile; the forecast assumes that their pods run forever"
         )
     if "fixed" in profiles:
-        found.append("profile fixed leaves nodes to kube-scheduler: here jobs start by arrival, as soon as they fit")
+        found.append(
+            "profile fixed leaves placement to kube-scheduler; the forecast starts jobs in order of arrival, once "
+            "they fit"
+        )
     return found
 
 
@@ -131,45 +134,45 @@ def _note(job: CoreJob, fate: Fate, until_s: float | None) -> str:
     if fate.finish_s is not None:
         return ""
     if fate.source is None:
-        needs = "a duration (annotation estimated-duration), or finished jobs of the same model in its namespace"
+        needs = "the annotation estimated-duration, or finished jobs of the same model in its namespace"
         if job.spec.total_steps is None:
-            return f"how much is left of it is not known: it needs the annotation total-steps, {needs}"
-        hint = "" if job.spec.reports else ", and nothing in its pods does (annotation inject: sidecar)"
-        return f"how fast it is is not known: it has not reported a speed{hint}; else it needs {needs}"
+            return f"its remaining work is unknown; it needs the annotation total-steps, {needs}"
+        hint = "" if job.spec.reports else " and has no reporting sidecar (annotation inject: sidecar)"
+        return f"its speed is unknown: it has not reported one{hint}; alternatives: {needs}"
     if until_s is not None:
-        return f"it has not ended by {at_time(until_s)}, beyond which there was no time to look"
-    return "it is never given what it needs" if not job.placement else "it is stopped, and never resumed"
+        return f"it has not ended by {at_time(until_s)}, where the forecast was cut short"
+    return "it never gets the resources that it needs" if not job.placement else "it is stopped and never resumed"
 
 
 def at_time(at_s: float | None) -> str | None:
-    """Unix seconds as people read them."""
+    """Unix seconds in RFC 3339 format."""
     return None if at_s is None else format_time(after(_EPOCH, at_s))
 
 
-# -- When a job is expected to finish, and whether that is by its deadline ---------------------------------------------
-# Nothing is computed here: the expected end is what the operator stored (controller/job/progress.py), slack and verdict
-# are what it judged, so that columns of kubectl, this API and any replica that answers say the same.
+# -- Stored forecasts of a job's end and its deadline ------------------------------------------------------------------
+# Nothing is computed here. The operator stores the expected end (controller/job/progress.py), slack and verdict, so
+# that kubectl's columns, this API and all replicas agree.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRow:
-    """What was expected of a job when that was stored last. The interval holds nine of ten finishes."""
+    """The forecast of a job's end, as stored last. The interval is a 90 % interval."""
 
     namespace: Annotated[str, "namespace of the TFJob"]
     name: Annotated[str, "name of the TFJob"]
-    state: Annotated[str, "what it does, in one word"]
-    expected: Annotated[str | None, "expected end; null: not known, or it does not run"]
-    earliest: Annotated[str | None, "begin of the interval"]
-    latest: Annotated[str | None, "end of the interval; null: there is none"]
-    deadline: Annotated[str | None, "when it shall have ended"]
-    slack_s: Annotated[float | None, "seconds from the expected end to the deadline, as judged last; below 0: too late"]
-    meets: Annotated[bool | None, "whether it is expected to end by the deadline"]
-    at_risk: Annotated[bool, "whether it is, and the end of the interval is not"]
-    source: Annotated[str | None, "what the speed is known from"]
+    state: Annotated[str, "state of the job"]
+    expected: Annotated[str | None, "expected end; null: unknown, or the job does not run"]
+    earliest: Annotated[str | None, "start of the 90 % interval"]
+    latest: Annotated[str | None, "end of the 90 % interval; null: open-ended"]
+    deadline: Annotated[str | None, "deadline of the job"]
+    slack_s: Annotated[float | None, "seconds from the expected end to the deadline; negative: late"]
+    meets: Annotated[bool | None, "whether the expected end is before the deadline"]
+    at_risk: Annotated[bool, "whether the expected end is before the deadline, but the end of the interval is not"]
+    source: Annotated[str | None, "source of the speed"]
 
 
 def forecast_row(seen: ReadJob, row: JobRow) -> ForecastRow:
-    """The forecast, as it was stored last."""
+    """The forecast, as stored last."""
     state = seen.state if row.state in ("Running", "Rescaling") and row.eta is not None else None
     meets = _meets(row) if state is not None else None
     latest, due = moment_of(state.eta_latest) if state is not None else None, moment_of(row.deadline)
@@ -189,7 +192,7 @@ def forecast_row(seen: ReadJob, row: JobRow) -> ForecastRow:
 
 
 def _meets(row: JobRow) -> bool | None:
-    """As the verdict says; before there is one, as the slack does."""
+    """From the verdict, or before there is one, from the slack."""
     if row.verdict is not None and row.verdict != "unknown":
         return row.verdict in ("on-time", "met")
     return None if row.slack_s is None else row.slack_s >= 0

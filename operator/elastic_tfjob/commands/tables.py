@@ -1,7 +1,9 @@
-"""`top`: the CPU of nodes, or of jobs: held, lent, free."""
+"""`jobs` and `top`: tables of TFJobs, and of held, borrowed and free CPU per node or per job."""
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -9,23 +11,98 @@ import click
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, OPERATOR_NAME_LABEL
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, read_all, run
+from elastic_tfjob.controller.kube.errors import Expired, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.query.rows.jobs import see
-from elastic_tfjob.controller.query.rows.listing import NodeRow, node_rows
+from elastic_tfjob.controller.query.rows.jobs import JobRow, job_row, see
+from elastic_tfjob.controller.query.rows.listing import Listing, NodeRow, node_rows, page
 
-__all__ = ["top"]
+__all__ = ["jobs", "top"]
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+_ALL = 10**9
+_AGAIN_S = 1.0
+
+
+def jobs(
+    *,
+    all_namespaces: bool,
+    output: str | None,
+    watch: bool,
+    states: tuple[str, ...],
+    reasons: tuple[str, ...],
+    sort: str,
+    reverse: bool,
+    **cluster: Any,
+) -> None:
+    """List TFJobs with their state, size, steps, speed, expected end, and the reason for state and size."""
+    listing = Listing(states=frozenset(states), reasons=frozenset(reasons), sort=sort, descending=reverse, limit=_ALL)
+
+    async def do(at: Cluster) -> None:
+        namespace = "" if all_namespaces else at.namespace
+        if watch:
+            await _watch(at, namespace, listing, output, namespaces=all_namespaces)
+            return
+        rows = [job_row(job) for job in read_all(TFJob.parse, await at.items(jobs_path(namespace)))]
+        found = page(rows, listing).items
+        if not found and output != "json":
+            what = "matching TFJobs" if states or reasons else "TFJobs"
+            click.echo(f"no {what} in {'any namespace' if all_namespaces else f'namespace {namespace}'}", err=True)
+            return
+        click.echo(_render(found, output, namespaces=all_namespaces))
+
+    run(do, **cluster)
+
+
+def _render(rows: Sequence[JobRow], output: str | None, *, namespaces: bool) -> str:
+    if output == "json":
+        return show.as_json(rows)
+    now, columns = datetime.now(UTC), {"wide": output == "wide", "namespaces": namespaces}
+    return show.table(show.job_head(**columns), [show.job_cells(row, now, **columns) for row in rows])
+
+
+async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | None, *, namespaces: bool) -> None:
+    """The jobs now, and again after each change of one."""
+    path = jobs_path(namespace)
+    known: dict[str, JobRow] = {}
+
+    def render() -> str:
+        return _render(page(known.values(), listing).items, output, namespaces=namespaces)
+
+    with show.following(output) as tell:
+        while True:
+            first = await at.api.once("GET", path, timeout_s=30)
+            known = {job.uid: job_row(job) for job in read_all(TFJob.parse, first.get("items") or ())}
+            version = str(first["metadata"]["resourceVersion"])
+            tell(render())
+            try:
+                while True:
+                    async for event in at.api.watch(path, version=version):
+                        raw = event["object"]
+                        version = str(raw["metadata"]["resourceVersion"])
+                        if event["type"] == "BOOKMARK":
+                            continue
+                        known.pop(raw["metadata"]["uid"], None)
+                        if event["type"] != "DELETED":
+                            known |= {job.uid: job_row(job) for job in read_all(TFJob.parse, [raw])}
+                        tell(render())
+            except (Expired, Unavailable):
+                await asyncio.sleep(_AGAIN_S)
+
+
+# -- top ---------------------------------------------------------------------------------------------------------------
 
 _OURS = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 _OTHERS = f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
-# All pods are read for each look.
+# Each refresh reads all pods.
 _LOOK_S = 5.0
 
 
 def top(*, what: str, all_namespaces: bool, output: str | None, watch: bool, **cluster: Any) -> None:
-    """Show the CPU that TFJobs hold, and what of it is lent to them beyond their requests."""
+    """Show the CPU that TFJobs hold, and how much of it they borrowed beyond their requests."""
 
     async def look(at: Cluster) -> str:
         if what == "nodes":
@@ -50,7 +127,7 @@ def top(*, what: str, all_namespaces: bool, output: str | None, watch: bool, **c
 
 async def _render_nodes(at: Cluster, output: str | None) -> str:
     rows = await _nodes(at)
-    head = ["NODE", "STATE", "CPU", "HELD", "LENT", "OTHERS", "FREE", "REPLICAS", "JOBS"]
+    head = ["NODE", "STATE", "CPU", "HELD", "BORROWED", "OTHERS", "FREE", "REPLICAS", "JOBS"]
     return show.as_json(rows) if output == "json" else show.table(head, map(_cells, rows))
 
 
@@ -58,7 +135,7 @@ async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
     found = await _jobs(at, namespace)
     if output == "json":
         return show.as_json(found)
-    head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "LENT", "NODES"]
+    head = ["NAMESPACE", "JOB", "REPLICAS", "HELD", "BORROWED", "NODES"]
     cells = [
         [
             each["namespace"],
@@ -74,7 +151,7 @@ async def _render_jobs(at: Cluster, namespace: str, output: str | None) -> str:
 
 
 async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
-    """Millicores that templates request, by job and type in lower case."""
+    """Millicores that templates request, by job and lower-case replica type."""
     found = {}
     for job in read_all(TFJob.parse, await at.items(jobs_path(namespace))):
         seen = see(job)
