@@ -182,6 +182,15 @@ def test_ten_thousand_jobs_are_scrolled_and_reached_by_keyboard(browser: Any) ->
         assert page.evaluate("document.activeElement.id") == "main"
 
 
+def test_jobs_are_filtered_by_the_code_of_their_reason(browser: Any) -> None:
+    jobs = (build.job(build.waiting(name, code=code)) for name, code in (("a", "short"), ("b", "behind")))
+    with serving(World(jobs=Held(*jobs))) as server, opened(browser, server.address + "#/jobs") as page:
+        page.locator("option", has_text="no-nodes").wait_for(state="attached")
+        page.get_by_label("Reason").select_option("short")
+        page.locator(".all .row a", has_text="b").wait_for(state="detached")
+        assert page.inner_text(".all .row a") == "ns/a"
+
+
 def test_a_page_that_is_left_open_keeps_little(browser: Any, shown: Serving) -> None:
     with opened(browser, shown.address) as page:
         kept = page.evaluate(
