@@ -134,7 +134,7 @@ MAX_MEMORY_NUMBERS: Final = 16
 """Numbers that a profile stores for one job."""
 
 MAX_MEMORY_NAME: Final = 32
-"""Characters of the name of a number that a profile stores."""
+"""Characters of the name of such a number."""
 
 MAX_NODE_NAME: Final = 253
 """Characters of a node's name: a DNS subdomain."""

@@ -175,10 +175,12 @@ PoolName = Annotated[str, AfterValidator(_pool_name)]
 
 
 class Configuration(_Model):
-    """All that may be said."""
+    """The whole configuration."""
 
-    profile: str = Field("fixed", description="the policy that decides")
-    scope: Literal["annotated", "all"] = Field("annotated", description="which jobs it decides for")
+    profile: str = Field("fixed", description="scheduling policy")
+    scope: Literal["annotated", "all"] = Field(
+        "annotated", description="which jobs the profile schedules: those with an elastic annotation, or all"
+    )
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="parameters by profile")
     rescale: RescaleLimits = RescaleLimits()
     status: StatusPolling = StatusPolling()

@@ -117,7 +117,7 @@ class Cache(Protocol[T_co]):
     def one(self, key: Key) -> T_co | None: ...
     @property
     def changes(self) -> int:
-        """A number that differs after each change."""
+        """A counter of changes."""
         ...
 
 

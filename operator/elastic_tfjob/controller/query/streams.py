@@ -43,9 +43,9 @@ _HEADERS: Final = {
 
 
 class Streams:
-    """All streams of a server. `limits`: how many are allowed. `version`: a number that differs after each change of a
-    job. `refusal`: the body of an error. `turn` is held by the stream whose answer is being computed, so other requests
-    wait for at most one stream. Access reviews, which may be slow for one user, are made without it."""
+    """All streams of a server. `limits`: how many are allowed. `version`: a counter of changes of jobs. `refusal`: the
+    body of an error. `turn` is held by the stream whose answer is being computed, so other requests wait for at most
+    one stream. Access reviews, which may be slow for one user, are made without it."""
 
     def __init__(
         self, limits: Callable[[], QueryLimits], version: Callable[[], int], refusal: Callable[[QueryRefused], bytes]
