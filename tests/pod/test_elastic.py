@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.controller.model.settings import RescaleLimits
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, keras_callback, protocol
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.protocol import brief
 
@@ -710,7 +710,7 @@ class Logs(dict[str, Any]):
 def test_batches_that_keras_hands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """Each is counted, and `fit` ends with the last; where Keras has no such coordinator, each epoch is."""
     tf, keras = tensorflow(), importlib.import_module("tf_keras")
-    monkeypatch.setattr(fit, "chief_device", lambda _: "/job:chief/device:CPU:0")
+    monkeypatch.setattr(keras_callback, "chief_device", lambda _: "/job:chief/device:CPU:0")
     examples = tf.random.uniform((64, 4)), tf.random.uniform((64, 1))
     data = tf.data.Dataset.from_tensor_slices(examples).repeat().batch(8)
 

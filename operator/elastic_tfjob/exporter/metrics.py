@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from elastic_tfjob.exporter.files import UntrustedFields, read
+from elastic_tfjob.exporter.status import UntrustedFields, read
 
 __all__ = ["ProgressCollector", "page"]
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elastic_tfjob.exporter.files import status
-from elastic_tfjob.runtime.sigterm import Sigterm
+from elastic_tfjob.exporter.status import status
+from elastic_tfjob.runtime.serving import Sigterm
 
 HOOK_S = 10.0
 """The hook takes about one second."""

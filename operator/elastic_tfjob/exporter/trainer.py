@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from elastic_tfjob.exporter.files import status
+from elastic_tfjob.exporter.status import status
 
 __all__ = ["CA_CERT", "TOKEN", "URL", "TrainerReporter", "begin", "trainer_status"]
 

@@ -25,9 +25,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import preload, protocol, shared_folder_probe, stderr_pipe
+from elastic_tfjob.runtime import preload, protocol, shared_folder_probe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
-from elastic_tfjob.runtime.fit import callback
+from elastic_tfjob.runtime.keras_callback import callback
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
 
@@ -50,8 +50,8 @@ class Hello:
         """Tell the launcher that this program can be rescaled, and what it set before it imported TensorFlow."""
         if self.folder is None:
             return
-        hello = {"pid": os.getpid(), "environment": preload.read_early(os.environ)}
-        preload.tell()
+        hello = {"pid": os.getpid(), "environment": preload.library_variables(os.environ)}
+        preload.report_imports()
         with contextlib.suppress(OSError):
             protocol.write(self.folder.parent / protocol.HELLO, hello)
             protocol.write(self.folder / protocol.HELLO, hello)
@@ -331,7 +331,7 @@ class ElasticCheckpoint:
         resumed `fit` ends when `total_steps` are done. Under a prepared program the first batch is the warm-up.
         Examples are counted if the constructor was told a `batch_size`.
 
-        With parameter servers (tf-keras only) Keras takes no callback for each batch: see runtime/fit.py.
+        With parameter servers (tf-keras only) Keras takes no callback for each batch: see runtime/keras_callback.py.
         """
         return callback(self)
 
@@ -473,7 +473,7 @@ class ElasticCheckpoint:
             self._agreement.sum(0)
             if self._contact.is_closed():  # the chief's launcher has decided: this one's may know
                 self._contact.say_begun()
-        stderr_pipe.restore()
+        protocol.restore_stderr()
 
     def _watch(self) -> None:
         """In the other thread, some times a second: is there something to do at the next step?"""
