@@ -1,4 +1,4 @@
-"""Progress as Prometheus metrics, made anew of the files at every scrape."""
+"""Progress as Prometheus metrics, read from the files at every scrape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFIX = "elastic_tfjob"
 
 
 class ProgressCollector(Collector):
-    """Metrics of one pod; what is not known is left out."""
+    """The metrics of one pod. Unknown values are left out."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -57,7 +57,7 @@ class ProgressCollector(Collector):
 
 
 def page(directory: Path) -> tuple[str, bytes]:
-    """Content type and text of what the files in `directory` say now."""
+    """Content type and text of the metrics, from the files in `directory`."""
     registry = CollectorRegistry()
     registry.register(ProgressCollector(directory))
     return CONTENT_TYPE_LATEST, generate_latest(registry)
