@@ -16,7 +16,7 @@ from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.controller.job.decision import Create, Event, ReconcileSettings
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.model.cluster import (
     LOAN_ANNOTATION,
     LOANED_TAINT,
@@ -472,9 +472,8 @@ class TestPods:
         notes = {f"elastic.kubeflow.org/{name}": text for name, text in {"checkpoint-dir": "/c", **said}.items()}
         size: dict[str, Any] = {"replicas": {"Worker": 1}, "nodes": {"Worker": ("a",)}}
         notes |= {
-            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(),
-            STATE_ANNOTATION: StoredState("Stable", **size, since=format_time(NOW)).to_json(),
-            UID_ANNOTATION: UID,
+            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(UID),
+            STATE_ANNOTATION: StoredState("Stable", **size, since=format_time(NOW)).to_json(UID),
         }
         made = reconciled(job({"Worker": 1}, annotations=notes), settings=ReconcileSettings(wait_for_target=True))
         return [each.render() for each in made.actions if isinstance(each, Create) and each.kind == "Pod"]

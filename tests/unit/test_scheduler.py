@@ -18,7 +18,6 @@ from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
-from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning import quarantine, targets
 from elastic_tfjob.controller.planning import round as round_
@@ -201,8 +200,8 @@ async def test_what_a_plan_expects_is_written_with_the_target() -> None:
     world = World([tfjob("good", total_steps="6000", estimated_duration="10m")])
     async with world.running():
         await world.until(lambda: "good" in world.server.targets and bool(world.server.targets["good"].replicas))
-    annotations = world.server.jobs["good"]["metadata"]["annotations"]
-    assert json.loads(annotations[EXPECTS_ANNOTATION]) == {"generation": 0, "steps_per_s": 10.0}
+    text = world.server.jobs["good"]["metadata"]["annotations"][TARGET_ANNOTATION]
+    assert json.loads(text)["expects"] == 10.0
     assert world.server.targets["good"].reason.endswith(" (expects 10 steps/s, estimated)")
 
 

@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES, MAX_DURATION_S, after
+from elastic_tfjob.api.reading import MAX_DURATION_S, after
 from elastic_tfjob.controller.job.decision import Event
-from elastic_tfjob.controller.model.annotations import bytes_of
 from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
     MOST_SLACK_S,
-    SLACK_ANNOTATION,
-    VERDICT_ANNOTATION,
     DeadlineStatus,
     Note,
+    NoticesSent,
     Verdict,
+    room_for_notices,
     span,
 )
 from elastic_tfjob.controller.model.job import TFJob
@@ -44,9 +42,6 @@ _LEAST_TOLERANCE_S: Final = 2.0
 _LAST_S: Final = 60.0
 """So shortly before the deadline only that part counts, and what a step takes, since nobody knows how far into one the
 job is: else a job that is to miss its deadline by a second is never told."""
-_BYTES: Final = 2048
-"""What the annotations take at most."""
-_OWN: Final = (DEADLINE_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +82,7 @@ class _Look:
     """What one look at a job goes by: what was written and doubted before."""
 
     job: TFJob
+    sent: NoticesSent
     deadline: str
     now_s: float
     before: DeadlineStatus | None
@@ -118,8 +114,8 @@ def judge(
 ) -> Judged:
     """What is known of one job's deadline, and what of that is to be written and told. `key`: the job's in the plan's
     Snapshot."""
-    before = DeadlineStatus.of(job.annotations, job.uid)
-    deadline = _time(deadline_s)
+    sent = NoticesSent.of(job.annotations, job.uid)
+    before, deadline = sent.judged, _time(deadline_s)
     if before is not None and before.deadline != deadline:
         before = None  # another deadline is another promise
     if before is None and not job.spec().managed_here():
@@ -144,7 +140,7 @@ def judge(
         return Judged(before.verdict if before is not None else None, doubt=doubt)
     else:
         assessment = _expected(known, deadline_s, plan)
-    look = _Look(job, deadline, now_s, before, doubt)
+    look = _Look(job, sent, deadline, now_s, before, doubt)
     return _written(look, assessment, _hints(known, plan, before, now_s), final=status.finished)
 
 
@@ -162,7 +158,6 @@ def _written(
         return Judged(None, assessment.slack_s, doubt=doubt)
     kept: Verdict = assessment.verdict if new else verdict or "unknown"
     status = DeadlineStatus(
-        uid=job.uid,
         deadline=look.deadline,
         verdict=kept,
         since=now if new or before is None else before.since,
@@ -177,9 +172,9 @@ def _written(
     judged = Judged(kept, assessment.slack_s, doubt=doubt, final=final)
     if not (new or notes or _moved(status, before, now_s)):
         return judged
-    annotations = status.to_annotations()
-    if bytes_of(job.annotations, but=_OWN) + _BYTES > MAX_ANNOTATION_BYTES:
-        return judged  # the operator's state needs what is left
+    if not room_for_notices(job.annotations):
+        return judged
+    annotations = replace(look.sent, judged=status).to_annotations(job.uid)
     return replace(judged, annotations=annotations, events=events, reached=kept if new else None)
 
 

@@ -26,7 +26,7 @@ from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["decide", "decide_fixed", "released", "suspended"]
 
-# The annotation's name, and that of the job's uid with it.
+# The annotation's name, and the job's uid in it.
 _BESIDE_BYTES: Final = 256
 
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from statistics import median
@@ -16,7 +16,6 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
@@ -24,17 +23,14 @@ from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.model import job as objects
-from elastic_tfjob.controller.model.annotations import bytes_of
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    TOLD_ANNOTATION,
     VERDICTS,
-    DeadlineStatus,
+    NoticesSent,
     Topic,
     Verdict,
     deadline_of,
-    told,
-    told_json,
+    room_for_notices,
 )
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
@@ -60,8 +56,6 @@ PATIENCE_S: Final = 60.0
 # of jobs that report none, and the webhook of one tenant may be slow.
 _AT_ONCE: Final = 100
 _OF_ONE: Final = 20
-# The annotation takes so much at most.
-_BYTES: Final = 256
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
 _FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
@@ -117,12 +111,15 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
 
 
 class LossEvents:
-    """`look` is given each job that is new or has changed, and `tell` called in each round."""
+    """`look` is given each job that is new or has changed, and `tell` called in each round. `writer` is that of the
+    verdicts, too: one write of a job at a time, as they share an annotation."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[objects.TFJob], recorder: EventRecorder) -> None:
+    def __init__(self, jobs: Informer[objects.TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        self._writer = AnnotationWriter(api, jobs.seen, "loss")
+        self._writer = writer
+        # Jobs of which a write of this one's is under way.
+        self._writing: set[Key] = set()
         self._due: dict[Key, Topic] = {}
         # By namespace the last turn that it had.
         self._served: dict[str, int] = {}
@@ -133,7 +130,7 @@ class LossEvents:
         else by what is left."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
-        known = told(source.annotations, source.uid) if source is not None and topics else frozenset()
+        known = _told(source) if source is not None and topics else frozenset()
         topic = next((topic for topic in topics if topic not in known), None)
         if topic is None or source is None:
             self._due.pop(key, None)
@@ -146,8 +143,8 @@ class LossEvents:
 
     def tell(self, group: asyncio.TaskGroup) -> None:
         """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
-        under_way = Counter(namespace for namespace, _ in self._writer)
-        free = _AT_ONCE - len(self._writer)
+        under_way = Counter(namespace for namespace, _ in self._writing)
+        free = _AT_ONCE - len(self._writing)
         if free <= 0 or not self._due:
             return
         present = {namespace for namespace, _ in self._due}
@@ -163,12 +160,14 @@ class LossEvents:
             topic = self._due.pop(key)
             # The job as it is now: it may have been told since the round read it.
             job = self._jobs.one(key)
-            known = told(job.annotations, job.uid) if job is not None else frozenset()
-            if job is None or topic in known or _full(job):
+            if job is None or topic in _told(job) or not room_for_notices(job.annotations):
                 continue
+            sent = NoticesSent.of(job.annotations, job.uid)
+            text = replace(sent, told=sent.told | {topic}).to_json(job.uid)
             # Without its version: nobody else writes this annotation.
-            write = AnnotationWrite(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
-            self._writer.begin(write, partial(self._written, job, topic), group)
+            write = AnnotationWrite(job, {NOTICES_ANNOTATION: text}, versioned=False)
+            self._writing.add(key)
+            self._writer.begin(write, partial(self._written, job, topic), group, partial(self._writing.discard, key))
             under_way[namespace] += 1
             free -= 1
 
@@ -202,9 +201,8 @@ def _event(topic: Topic) -> Event:
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _full(job: objects.TFJob) -> bool:
-    """Whether the operator's state needs the room that is left in the job's annotations."""
-    return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES
+def _told(job: objects.TFJob) -> frozenset[Topic]:
+    return NoticesSent.of(job.annotations, job.uid).told
 
 
 # -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
@@ -249,9 +247,9 @@ class _Followed:
 class DeadlineEvents:
     """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
+    def __init__(self, jobs: Informer[TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
-        self._writer = AnnotationWriter(api, jobs.seen, "deadline")
+        self._writer = writer
         self._recorder = recorder
         self._followed: dict[Key, _Followed] = {}
         self._next_s = 0.0
@@ -262,7 +260,7 @@ class DeadlineEvents:
     def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         deadline_s = deadline_of(job) if job is not None and not job.deleting else None
-        if job is None or job.deleting or (deadline_s is None and DEADLINE_ANNOTATION not in job.annotations):
+        if job is None or job.deleting or (deadline_s is None and VERDICT_ANNOTATION not in job.annotations):
             self._followed.pop(key, None)
             return
         known = self._followed.get(key)
@@ -300,8 +298,7 @@ class DeadlineEvents:
         due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
             if each.deadline_s is None:
-                nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
-                due[key] = Judged(annotations=nothing, final=True)
+                due[key] = Judged(annotations=_without_verdict(each.job), final=True)
         begun, postponed = self._take_in(turn, due, group)
         # They come last the next time, and of them first those for which there was no write left.
         looked_at = [*(asked[name][0] for name in failed), *due]
@@ -365,8 +362,14 @@ class DeadlineEvents:
 
 def _closed(job: TFJob) -> bool:
     """Whether all has been said of a job that has ended."""
-    known = DeadlineStatus.of(job.annotations, job.uid)
+    known = NoticesSent.of(job.annotations, job.uid).judged
     return known is not None and known.verdict in ("met", "missed") and job.status().finished
+
+
+def _without_verdict(job: TFJob) -> dict[str, str | None]:
+    """What to write where a job has no deadline any more."""
+    sent = replace(NoticesSent.of(job.annotations, job.uid), judged=None)
+    return {name: text for name, text in sent.to_annotations(job.uid).items() if job.annotations.get(name) != text}
 
 
 log = structlog.get_logger(__name__)
@@ -385,8 +388,9 @@ class JobEvents:
         self._recorder = recorder
         # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
         self._kept: dict[Key, tuple[str, set[Code]]] = {}
-        self._verdicts = DeadlineEvents(api, jobs, recorder)
-        self._losses = LossEvents(api, jobs, recorder)
+        writer = AnnotationWriter(api, jobs.seen, "notices")
+        self._verdicts = DeadlineEvents(jobs, recorder, writer)
+        self._losses = LossEvents(jobs, recorder, writer)
         # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._place_of: dict[Key, tuple[str, str]] = {}
@@ -468,8 +472,9 @@ class JobEvents:
         self._plan = plan
         try:
             self._tell_kept(plan.kept if plan is not None else {})
-            self._losses.tell(group)
+            # A job of which a verdict is being written is told the rest in a later round: that can wait.
             await self._verdicts.look(plan, group)
+            self._losses.tell(group)
         except Exception as error:
             log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
 

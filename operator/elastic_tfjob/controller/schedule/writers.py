@@ -14,9 +14,8 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer, jobs_path
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt
-from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, claim
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
-from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.model.status import parse_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
@@ -226,10 +225,7 @@ class TargetWriter:
         job = scheduled.source if scheduled is not None else None
         if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
             return None
-        written = {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}
-        if job.annotations.get(EXPECTS_ANNOTATION) != target.expects_json:
-            written[EXPECTS_ANNOTATION] = target.expects_json
-        return AnnotationWrite(job, written, versioned=True)
+        return AnnotationWrite(job, {TARGET_ANNOTATION: target.to_json(job.uid)}, versioned=True)
 
     def _ended(self, key: Key, target: Target, failure: WriteFailure | None) -> None:
         where = {"namespace": key[0], "job": key[1]}
