@@ -12,13 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from elastic_tfjob.exporter import files as exporter_files
-from elastic_tfjob.runtime import forking as forking_module
-from elastic_tfjob.runtime import launcher as last_save_module
+from elastic_tfjob.exporter import status as exporter_status
+from elastic_tfjob.runtime import forkserver as forkserver_module
 from elastic_tfjob.runtime import launcher as launcher_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
-from elastic_tfjob.runtime import switching as switching_module
 from elastic_tfjob.runtime.processes import Process
 
 __all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
@@ -221,20 +219,9 @@ class _Cgroup:
         return machine.current.usage()
 
 
-class _Priority:
-    """`runtime.priority`: all programs are alike."""
-
-    @staticmethod
-    def lower(pid: int) -> str:
-        return ""
-
-    @staticmethod
-    def restore(pid: int) -> bool:
-        return True
-
-
 class _Processes:
-    """`runtime.processes`: each program is one process, of a Python that handles what ends it."""
+    """`runtime.processes`: each program is one process, of a Python that handles what ends it. All have the same
+    priority."""
 
     @staticmethod
     def of_program(pid: int, generation: int, others: Collection[int]) -> list[Process]:
@@ -256,24 +243,32 @@ class _Processes:
     def is_python(pid: int) -> bool:
         return True
 
+    @staticmethod
+    def cpu_s(pid: int) -> float:
+        return 0.5
+
+    @staticmethod
+    def lower_priority(pid: int) -> str:
+        return ""
+
 
 def _listens(port: int) -> bool:
     return machine.current.listens(port)
 
 
-class _Hook:
-    """`runtime.hook.Hook` without a look into /proc: a program that has said nothing for so long uses no hook."""
+class _HookDetection:
+    """`runtime.hook_detection` without a look into /proc: a program that has not said hello for so long has no hook."""
 
-    def __init__(self, pid: int, began: float) -> None:
-        self._began = self._now = began
+    def __init__(self, pid: int, started_at_s: float) -> None:
+        self._started_at_s = self._now_s = started_at_s
 
-    def look(self, now: float, imported: bool) -> None:
-        self._now = now
+    def sample(self, now_s: float, tensorflow_imported: bool) -> None:
+        self._now_s = now_s
 
-    def says(self, hello: bool, imported: bool) -> bool | None:
+    def uses_hook(self, hello: bool, imported: bool) -> bool | None:
         if hello:
             return True
-        return False if self._now - self._began >= _NO_HOOK_S else None
+        return False if self._now_s - self._started_at_s >= _NO_HOOK_S else None
 
 
 @contextlib.contextmanager
@@ -285,24 +280,22 @@ def virtual_machine() -> Iterator[None]:
         "protocol": protocol,
         "shutil": _Shutil(),
         "cgroup": _Cgroup(),
-        "priority": _Priority,
         "processes": _Processes,
         "listens": _listens,
-        "cpu_s": lambda pid: 0.5,
-        "Hook": _Hook,
+        "HookDetection": _HookDetection,
         "has_gpu": lambda: False,
     }
     names: list[tuple[Any, str, Any]] = [
         *(
             (module, name, virtual)
-            for module in (launcher_module, programs_module, switching_module)
+            for module in (launcher_module, programs_module)
             for name, virtual in of_launcher.items()
             if hasattr(module, name)
         ),
-        (forking_module, "os", _Os()),
-        (last_save_module, "protocol", protocol),
-        (exporter_files, "protocol", protocol),
+        (forkserver_module, "os", _Os()),
+        (exporter_status, "protocol", protocol),
     ]
+    assert {name for _, name, _ in names} >= of_launcher.keys(), "the launcher has no such name"
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     for module, name, virtual in names:
         setattr(module, name, virtual)

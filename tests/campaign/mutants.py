@@ -167,8 +167,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "old-one-goes-on",
-            "runtime.switching",
-            "        if old is not None:\n            self._stop(old, now)\n        self._log",
+            "runtime.launcher",
+            "        if old is not None:\n            programs.stop(old, now_s)\n        self._log",
             "        self._log",
             "the program of the old size is not stopped after a switch",
             "simulation",
@@ -284,7 +284,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "exporter-tells-no-switch",
-            "exporter.files",
+            "exporter.status",
             '"state": switch.text("state"),',
             '"state": "",',
             "the operator never learns how far a switch is",

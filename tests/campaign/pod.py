@@ -16,7 +16,7 @@ from campaign.clock import wall
 from campaign.files import SIGKILL, SIGTERM, Files, VirtualPath, machine
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.model.quantities import cpu_of
-from elastic_tfjob.exporter import files as exporter_files
+from elastic_tfjob.exporter import status as exporter_status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.launcher import Launcher
 
@@ -426,10 +426,10 @@ class Container:
             return
         directory = VirtualPath(self.files, _DIRECTORY)
         launcher = _Launcher(["python", "train.py"], directory, VirtualPath(self.files, _COMMAND), self._tf_config)
-        launcher._mask = set()
+        launcher.programs.signal_mask = set()
         self.launcher = launcher
         with machine.of(self):
-            launcher._begin()
+            launcher._start_first()
         self._turn()
 
     def command(self, text: str) -> None:
@@ -459,11 +459,11 @@ class Container:
         with machine.of(self):
             code = launcher._reap()
             if code is not None:
-                launcher._kill(launcher.prepared)
+                launcher.programs.kill(launcher.programs.prepared)
                 self._end(code)
                 return
             launcher._tick()
-        if launcher._pause() < 1.0:  # something goes on, and time alone may change it
+        if launcher._poll_s() < 1.0:  # something goes on, and time alone may change it
             self._look = self.loop.call_later(0.5, self._turn)
 
     def signal_all(self, number: int) -> None:
@@ -478,7 +478,7 @@ class Container:
         else:
             with machine.of(self):
                 try:
-                    self.launcher._forward(number)
+                    self.launcher.programs.forward(number)
                 except SystemExit as end:
                     self._end(int(end.code or 0))
 
@@ -488,7 +488,7 @@ class Container:
             if program.state == "training":
                 program.report()
         self._turn()
-        return json.dumps(exporter_files.status(VirtualPath(self.files, _DIRECTORY))).encode()  # type: ignore[arg-type]
+        return json.dumps(exporter_status.status(VirtualPath(self.files, _DIRECTORY))).encode()  # type: ignore[arg-type]
 
     def _end(self, code: int) -> None:
         self._ended = True
@@ -530,7 +530,7 @@ class Container:
         self._pids += 1
         generation = int(environment[protocol.GENERATION])
         opened = self.files.contents.get(f"{_DIRECTORY}/generation-{generation}/go.json") is not None
-        spare = any("runtime.spare" in word for word in command)
+        spare = any("run_spare" in word for word in command)
         program = Program(self, self._pids, generation, environment.get("TF_CONFIG"), prepared=not opened, spare=spare)
         self.programs[self._pids] = program
         return self._pids

@@ -267,7 +267,7 @@ async def test_progress_stands_in_the_trainjobs_status(
 
     monkeypatch.setattr(socket, "getaddrinfo", here)
     named = {URL: environment[URL], CA_CERT: str(tmp_path / "ca.crt"), TOKEN: str(tmp_path / "token")}
-    await asyncio.to_thread(TrainerReporter(tmp_path, named).tell)
+    await asyncio.to_thread(TrainerReporter(tmp_path, named).report)
     found = await world.until(path_of("told"), lambda found: "trainerStatus" in found["status"])
     assert found["status"]["trainerStatus"]["progressPercentage"] == 25
     assert {"name": "loss", "value": "0.5"} in found["status"]["trainerStatus"]["metrics"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from elastic_tfjob.exporter.files import status
+from elastic_tfjob.exporter.status import status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.install import install
 

@@ -211,7 +211,7 @@ def test_training_does_not_begin_anew_where_a_durable_checkpoint_is_damaged(tmp_
     not_durable(tmp_path, 20)
     zeros(tmp_path / "elastic-20.data-00000-of-00001")
     empty(tmp_path / "elastic-10.data-00000-of-00001")
-    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*delete what is there"):
+    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*Delete the directory's files"):
         make(tmp_path)[0].resume()
 
 
@@ -273,7 +273,7 @@ def test_what_tensorflow_cannot_restore_is_named_and_all_else_is_restored(tmp_pa
         path = tf.train.Checkpoint(table=save()).write(str(tmp_path / saved))
         for here, variable in made.items():
             checkpoint = tf.train.Checkpoint(table=variable())
-            told = checkpoints.Checkpoints(checkpoint, str(tmp_path), 1, [None])._other_shapes(path)
+            told = checkpoints.Checkpoints(checkpoint, str(tmp_path), 1, [None])._shape_differences(path)
             restored = True
             try:
                 checkpoint.read(path).assert_consumed()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.controller.model.settings import RescaleLimits
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, fit, protocol
+from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, keras_callback, protocol
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.protocol import brief
 
@@ -88,7 +88,7 @@ def test_the_first_checkpoint_comes_soon_whatever_the_interval(tmp_path: Path) -
         step += 1
         job.step(step)
     assert names(tmp_path) == {f"elastic-{step}"}
-    later = job._due_at - time.monotonic()
+    later = job._due_at_s - time.monotonic()
     assert 900 < later <= 1000, "the next one comes after the interval"
 
 
@@ -175,7 +175,7 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
         job.step(step)
     assert job.progress.save_error
     protocol.write(launched / protocol.SAVE, {"id": "asked"})
-    until("it has seen the request", lambda: job._request and job._attention)  # in this order
+    until("it has seen the request", lambda: job._save_request and job._has_work)  # in this order
     job.step(12)
     answer = protocol.read(launched / protocol.SAVED)
     assert answer
@@ -203,16 +203,16 @@ def test_old_checkpoints_are_deleted_when_nobody_waits(
         job.step(step)
     settled(job)
     there: list[set[str]] = []
-    answer = job._contact.answer
+    answer = job._hello.answer_save
 
     def noting(*said: Any, **more: Any) -> None:
         answer(*said, **more)
         there.append(names(tmp_path / "checkpoints"))
         (launched / protocol.SAVE).unlink()  # so that the program goes on
 
-    monkeypatch.setattr(job._contact, "answer", noting)
+    monkeypatch.setattr(job._hello, "answer_save", noting)
     protocol.write(launched / protocol.SAVE, {"id": "asked"})
-    until("it has seen the request", lambda: job._request and job._attention)
+    until("it has seen the request", lambda: job._save_request and job._has_work)
     job.step(31)
     settled(job)
     assert there == [{"elastic-10", "elastic-20", "elastic-30", "elastic-31"}]
@@ -259,7 +259,7 @@ def on(files: Files, directory: Path, **options: Any) -> tuple[ElasticCheckpoint
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another without waiting."""
-    monkeypatch.setattr(checkpoints, "_RETRY_S", (0.0,) * 4)
+    monkeypatch.setattr(checkpoints, "_RETRY_WAITS_S", (0.0,) * 4)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -374,7 +374,7 @@ def test_where_servers_fail_the_chief_writes_and_reads(tmp_path: Path, capfd: py
         job.step(step)
     assert names(tmp_path) == {"elastic-5", "elastic-10"}
     assert job.progress.save_error is None
-    assert capfd.readouterr().err.count("the chief does it from now on") == 1
+    assert capfd.readouterr().err.count("the chief saves for parameter servers now") == 1
 
 
 @pytest.mark.parametrize("odd", ["run[1]", "a*", "b?", "c\\d"])
@@ -389,7 +389,7 @@ def test_checkpoints_that_are_all_damaged_are_told(tmp_path: Path) -> None:
     for data in tmp_path.glob("*.data-*"):
         os.truncate(data, 10)
     job, _ = elastic(tmp_path)
-    with pytest.raises(RuntimeError, match=r"elastic-20\.complete, elastic-10\.complete.*delete what is there"):
+    with pytest.raises(RuntimeError, match=r"elastic-20\.complete, elastic-10\.complete.*Delete the directory's files"):
         job.resume()
     assert {"elastic-10", "elastic-20"} <= names(tmp_path)
 
@@ -457,13 +457,13 @@ def test_what_is_no_number_is_refused_at_the_call(tmp_path: Path) -> None:
     job.resume()
     wrong: Any
     for wrong in ("5", 5.5, 5.0, True, None, np.array([1, 2]), tf.constant(0.5), object()):
-        with pytest.raises(TypeError, match=r"step is .*; it may be a whole number: an int, a NumPy integer"):
+        with pytest.raises(TypeError, match=r"step is .*; it must be a whole number: an int, a NumPy integer"):
             job.step(wrong)
         if wrong is not None:
             with pytest.raises(TypeError, match="examples is"):
                 job.step(1, examples=wrong)
     for wrong in ("0.5", [0.5], {"loss": 1}, np.array([1.0, 2.0]), tf.constant([1.0, 2.0])):
-        with pytest.raises(TypeError, match=r"loss is .*; it may be a number: a float"):
+        with pytest.raises(TypeError, match=r"loss is .*; it must be a number: a float"):
             job.step(1, loss=wrong)
     with pytest.raises(ValueError, match="step is -1"):
         job.step(-1)
@@ -484,7 +484,7 @@ def test_the_thread_that_reports_survives_anything(tmp_path: Path, capfd: pytest
     progress.begin(0, None)
     progress.checkpoint = {"step": object()}  # JSON cannot hold it
     until("it looks again", lambda: len(looked) > 8)
-    until("it has tried to write", lambda: any("not JSON serializable" in each for each in progress._told))
+    until("it has tried to write", lambda: any("not JSON serializable" in each for each in progress._printed_errors))
     progress.checkpoint = None
     progress.count(7, None, 1)
     until("it writes again", lambda: (protocol.read(tmp_path / protocol.PROGRESS) or {}).get("step") == 7)
@@ -507,7 +507,7 @@ def test_a_renamed_variable_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"has no value for renamed, layer/weight0, .* and 11 more") as error:
         renamed()[0].resume()
     assert "elastic-20" in str(error.value), "an older one would hide it"
-    assert "it has variable, which the program has not" in str(error.value)
+    assert "it has variable, which the program lacks" in str(error.value)
     job, variable = renamed(partial=True)
     assert job.resume() == 20
     assert variable.numpy().tolist() == [7.0] * 4
@@ -710,7 +710,7 @@ class Logs(dict[str, Any]):
 def test_batches_that_keras_hands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """Each is counted, and `fit` ends with the last; where Keras has no such coordinator, each epoch is."""
     tf, keras = tensorflow(), importlib.import_module("tf_keras")
-    monkeypatch.setattr(fit, "chief_device", lambda _: "/job:chief/device:CPU:0")
+    monkeypatch.setattr(keras_callback, "chief_device", lambda _: "/job:chief/device:CPU:0")
     examples = tf.random.uniform((64, 4)), tf.random.uniform((64, 1))
     data = tf.data.Dataset.from_tensor_slices(examples).repeat().batch(8)
 

@@ -25,9 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import elastic_tfjob.exporter
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.exporter import server
-from elastic_tfjob.exporter.files import status
 from elastic_tfjob.exporter.metrics import ProgressCollector as Metrics
 from elastic_tfjob.exporter.server import Server
+from elastic_tfjob.exporter.status import status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
@@ -83,7 +83,7 @@ def test_a_launcher_that_no_hook_has_installed_is_installed(
 
 def test_a_signal_that_comes_while_it_starts_is_not_lost(tmp_path: Path) -> None:
     program = Path(elastic_tfjob.exporter.__path__[0], "__main__.py")
-    ended = ended_early("elastic_tfjob.exporter.files", program, f"--dir={tmp_path}", f"--port={free_port()}")
+    ended = ended_early("elastic_tfjob.exporter.status", program, f"--dir={tmp_path}", f"--port={free_port()}")
     assert ended.returncode == 0, ended.stderr
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from elastic_tfjob.runtime import cgroup, forking, preload, programs, protocol
-from elastic_tfjob.runtime.launcher import STATUS_S, Launcher
-from elastic_tfjob.runtime.programs import ANY_S, TENSORFLOW_S, Child
-from elastic_tfjob.runtime.switching import HUNG_S
+from elastic_tfjob.runtime import cgroup, forkserver, preload, programs, protocol
+from elastic_tfjob.runtime.hook_detection import ANY_S, TENSORFLOW_S
+from elastic_tfjob.runtime.launcher import HUNG_S, STATUS_S, Launcher
+from elastic_tfjob.runtime.programs import Child
 
 from .pods import PYTHON, Pod, until
 from .programs import tf_config
@@ -261,7 +261,7 @@ def runs(pod: Pod, generation: int, how: str) -> None:
     if generation:
         pod.command("run", generation, tf_config=tf_config("ps"))
     # For an interpreter that does not answer the launcher waits ANSWER_S.
-    until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output, 60 + forking.ANSWER_S)
+    until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output, 60 + forkserver.ANSWER_S)
 
 
 def test_generations_are_forked_from_what_the_first_one_imported(forked: MakeForked) -> None:
@@ -384,26 +384,26 @@ def test_a_program_that_needs_a_process_of_its_own_gets_it(forked: MakeForked) -
 def test_a_program_that_hangs_when_it_is_forked_is_started_as_before(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as hangs:
         launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
-        prepared = Child(1, tf_config("chief"), pid=hangs.pid, forked=True, began=100.0)
-        launcher.prepared = prepared
+        prepared = Child(1, tf_config("chief"), pid=hangs.pid, forked=True, started_at_s=100.0)
+        launcher.programs.prepared = prepared
         launcher._watch_prepared(100.0 + HUNG_S)
-        assert launcher.prepared is prepared
-        assert not launcher._forks.in_doubt
+        assert launcher.programs.prepared is prepared
+        assert not launcher.programs.forks.suspected
         launcher._watch_prepared(101.0 + HUNG_S)
-        assert launcher.prepared is None
-        assert launcher._forks.in_doubt, "the next one is no fork"
-        assert launcher.stopping == [prepared]
+        assert launcher.programs.prepared is None
+        assert launcher.programs.forks.suspected, "the next one is no fork"
+        assert launcher.programs.stopping == [prepared]
         assert hangs.wait(60) == -signal.SIGKILL
 
 
 def test_one_that_has_constructed_its_checkpoint_is_waited_for(tmp_path: Path) -> None:
     launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
-    launcher.prepared = Child(1, tf_config("chief"), pid=1 << 30, forked=True, began=100.0)
+    launcher.programs.prepared = Child(1, tf_config("chief"), pid=1 << 30, forked=True, started_at_s=100.0)
     folder = protocol.generation_directory(tmp_path, 1)
     folder.mkdir(parents=True)
     protocol.write(folder / protocol.HELLO, {})
     launcher._watch_prepared(1000.0)
-    assert launcher.prepared is not None
+    assert launcher.programs.prepared is not None
 
 
 def test_who_has_imported_tensorflow_and_not_the_hook_is_known_to_have_none(folder: Path, forked: MakeForked) -> None:
@@ -466,7 +466,7 @@ def main():
     os.environ.setdefault("TF_LATE", "1")
     import large, time
     from elastic_tfjob.runtime import preload
-    preload.tell()
+    preload.report_imports()
     print(os.environ["ELASTIC_TFJOB_GENERATION"], large.imported_with, large.imported_in == os.getpid(), flush=True)
     time.sleep(600)
 main()
@@ -505,7 +505,7 @@ def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     def why(limit: int | None = None, *, gpu: bool = False, folder: bool = False) -> str:
         monkeypatch.setattr(cgroup, "usage", lambda: {"limit_bytes": limit})
-        return forking.Forks(["python3", "x.py"], str(tmp_path if folder else archive), gpu=gpu).why
+        return forkserver.Forks(["python3", "x.py"], str(tmp_path if folder else archive), gpu=gpu).why
 
     assert why() == why(limit=1 << 30) == "there is no interpreter yet"
     assert why(limit=1 << 29) == "the container's memory is limited to 512 MiB: at least 1024 are needed"
@@ -514,9 +514,9 @@ def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_the_interpreter_makes_room_for_a_second_program(tmp_path: Path) -> None:
-    own = forking.MOST_OWN
+    own = forkserver.MOST_OWN_BYTES
     for used, limit, goes in ((10 * own, 20 * own, False), (10 * own, 19 * own, True), (10 * own, 17 * own, False)):
-        forks = forking.Forks(["python3", "x.py"], str(tmp_path), gpu=False)
+        forks = forkserver.Forks(["python3", "x.py"], str(tmp_path), gpu=False)
         forks.pid = 1
         forks.make_room(used, limit)
         assert forks.ready is not goes
@@ -536,10 +536,10 @@ def test_the_interpreter_makes_room_for_a_second_program(tmp_path: Path) -> None
 )
 def test_what_a_program_wrote_is_read_whatever_it_is(wrote: Any) -> None:
     told = wrote if isinstance(wrote, dict) else {}
-    assert preload.packages(told.get("packages")) == []
-    assert preload.variables(told.get("environment")) == {}
-    assert len(preload.packages([f"a{n}" for n in range(1000)])) == preload.MAX_PACKAGES
-    assert len(preload.variables({f"TF_{n}": "" for n in range(1000)})) == preload.MAX_VARIABLES
+    assert preload.valid_packages(told.get("packages")) == []
+    assert preload.valid_variables(told.get("environment")) == {}
+    assert len(preload.valid_packages([f"a{n}" for n in range(1000)])) == preload.MAX_PACKAGES
+    assert len(preload.valid_variables({f"TF_{n}": "" for n in range(1000)})) == preload.MAX_VARIABLES
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,10 @@ import pytest
 
 import elastic_tfjob.runtime
 from elastic_tfjob.controller.model.pod import LastEnd, last_end
-from elastic_tfjob.runtime import programs, protocol
+from elastic_tfjob.runtime import hook_detection, processes, protocol
 from elastic_tfjob.runtime.install import install
-from elastic_tfjob.runtime.launcher import STANDS_S, Launcher, SaveBeforeStop
-from elastic_tfjob.runtime.programs import Child
-from elastic_tfjob.runtime.stderr_pipe import StderrPipe
+from elastic_tfjob.runtime.launcher import Launcher
+from elastic_tfjob.runtime.programs import HOLD_S, Child, SaveBeforeStop, StderrPipe
 from harness.controlplane import free_port
 
 from .pods import Pod, ended_early, until
@@ -56,7 +55,7 @@ def test_the_kernel_tells_of_a_command(tmp_path: Path) -> None:
         "from elastic_tfjob.runtime.launcher import Launcher\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})\n"
         "file = pathlib.Path(sys.argv[1]) / 'command'\n"
-        "Launcher(['true'], file.parent, file, None)._listen()\n"
+        "Launcher(['true'], file.parent, file, None)._watch_command_folder()\n"
         "for _ in range(2):\n"
         "    file.with_name('..data_tmp').write_text('run')\n"
         "    while signal.sigtimedwait({signal.SIGIO}, 0):\n"
@@ -218,25 +217,25 @@ def test_a_program_that_saved_for_its_end_trains_on_where_nobody_ends_it(tmp_pat
     save, asked = SaveBeforeStop(), tmp_path / protocol.SAVE
 
     def look(now: float) -> str:
-        save.ask(tmp_path, 7, now)
-        assert save.said is not None
-        return str(save.said["state"])
+        save.update(tmp_path, 7, now)
+        assert save.report is not None
+        return str(save.report["state"])
 
     def answer() -> None:
         protocol.write(tmp_path / protocol.SAVED, {"id": json.loads(asked.read_text())["id"], "ok": True, "step": 5})
 
     assert look(0) == "saving"
     answer()
-    assert [look(1), look(STANDS_S)] == ["saved", "saved"]
+    assert [look(1), look(HOLD_S)] == ["saved", "saved"]
     assert asked.exists()
-    assert look(STANDS_S + 1) == "refused"
-    assert save.said is not None
-    assert "not ended for 600 s" in save.said["why"]
+    assert look(HOLD_S + 1) == "refused"
+    assert save.report is not None
+    assert "not ended for 600 s" in save.report["why"]
     assert not asked.exists(), "which is what the program waits for"
-    assert look(2 * STANDS_S) == "refused"
-    assert look(2 * STANDS_S + 1) == "saving"
+    assert look(2 * HOLD_S) == "refused"
+    assert look(2 * HOLD_S + 1) == "saving"
     answer()
-    assert look(2 * STANDS_S + 2) == "saved"
+    assert look(2 * HOLD_S + 2) == "saved"
 
 
 def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> None:
@@ -259,19 +258,19 @@ def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> N
 
     def threads() -> list[int]:
         log = re.findall(r"generation 1 .*started as (\d+)", pod.log)
-        return programs._threads(int(log[-1])) if log else []
+        return processes.threads(int(log[-1])) if log else []
 
     until("it has threads and a child", lambda: len(threads()) >= 3)
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_BATCH}
     low = {os.getpriority(os.PRIO_PROCESS, each) for each in threads()}
-    assert low == {min(own + programs.NICER, 19) if programs._may_raise(own) else own}
+    assert low == {min(own + processes.NICE_STEP, 19) if processes.may_raise_priority(own) else own}
     (pod.shared / "go-on").touch()
     until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
     assert {os.sched_getscheduler(each) for each in threads()} == {os.SCHED_OTHER}
     assert {os.getpriority(os.PRIO_PROCESS, each) for each in threads()} == {own}
     running = re.findall(r"generation 0 .*started as (\d+)", pod.log)
-    assert {os.sched_getscheduler(each) for each in programs._threads(int(running[0]))} == {os.SCHED_OTHER}
+    assert {os.sched_getscheduler(each) for each in processes.threads(int(running[0]))} == {os.SCHED_OTHER}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is to try")
@@ -280,19 +279,19 @@ def test_who_may_not_raise_a_priority_does_not_lower_it_by_nice() -> None:
         "import os, subprocess, sys\n"
         "os.setgid(65534), os.setuid(65534)\n"
         "child = subprocess.Popen(['sleep', '60'])\n"
-        "print(priority.lower(child.pid), os.sched_getscheduler(child.pid) == os.SCHED_BATCH,\n"
+        "print(processes.lower_priority(child.pid), os.sched_getscheduler(child.pid) == os.SCHED_BATCH,\n"
         "      os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0))\n"
         "os.setpriority(os.PRIO_PROCESS, child.pid, 19)  # as a program may do itself\n"
-        "print(priority.restore(child.pid, 'batch'), os.sched_getscheduler(child.pid) == os.SCHED_OTHER,\n"
+        "print(processes.restore_priority(child.pid, 'batch'), os.sched_getscheduler(child.pid) == os.SCHED_OTHER,\n"
         "      os.getpriority(os.PRIO_PROCESS, child.pid) == 19)\n"
         "child.kill()\n"
     )
-    folder = str(Path(programs.__file__).parents[2])
+    folder = str(Path(processes.__file__).parents[2])
     told = subprocess.run(
         [
             sys.executable,
             "-c",
-            f"import sys; sys.path.insert(0, {folder!r})\nfrom elastic_tfjob.runtime import priority\n" + program,
+            f"import sys; sys.path.insert(0, {folder!r})\nfrom elastic_tfjob.runtime import processes\n" + program,
         ],
         capture_output=True,
         text=True,
@@ -458,7 +457,7 @@ def test_generation_that_was_not_prepared_replaces_what_runs(chief: Callable[...
 def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
     pod = chief()
     pod.command_file.write_text(text)
-    until("it is noted", lambda: "not understood" in pod.log)
+    until("it is noted", lambda: "invalid command" in pod.log)
     assert pod.status["generation"] == 0
     pod.command("stop")
     pod.heard("stop 0")
@@ -486,7 +485,7 @@ def test_new_one_that_says_why_in_parts_is_quoted(chief: Callable[..., Pod]) -> 
 
 TALKER = """
 import json, os, socket, sys, time
-from elastic_tfjob.runtime import stderr_pipe
+from elastic_tfjob.runtime import protocol
 {restore}
 config = json.loads(os.environ["TF_CONFIG"])
 port = int(config["cluster"]["ps"][0].rsplit(":", 1)[1])
@@ -500,7 +499,7 @@ os._exit(3)
 """
 
 
-@pytest.mark.parametrize("restore", ["stderr_pipe.restore()", ""])
+@pytest.mark.parametrize("restore", ["protocol.restore_stderr()", ""])
 def test_what_a_program_says_after_it_took_over_is_in_the_log_as_it_said_it(make_pod: MakePod, restore: str) -> None:
     old, new = free_port(), free_port()
     pod = make_pod(TALKER.format(restore=restore), environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
@@ -576,7 +575,7 @@ def test_importing_tensorflow_is_not_using_it(make_pod: MakePod, uses: bool) -> 
     (program,) = children(pod)
 
     def seen() -> bool:
-        return programs._group(program)[1]
+        return hook_detection._usage(program)[1]
 
     if uses:
         until("its threads are seen", seen)
@@ -587,20 +586,18 @@ def test_a_program_without_the_hook_is_told_and_a_late_one_counts(make_pod: Make
     begin = time.monotonic()
     pod = make_pod(STRANGER, environment={"TF_CONFIG": CHIEF}).start()
     status = until("it runs", lambda: found if (found := pod.status)["generation"] == 0 else None)
-    assert status["hook"] is None or time.monotonic() - begin >= programs.TENSORFLOW_S, "nobody knows so soon"
+    assert status["hook"] is None or time.monotonic() - begin >= hook_detection.TENSORFLOW_S, "nobody knows so soon"
     until("it has had its time", lambda: pod.status["hook"] is False, 300)
-    assert time.monotonic() - begin >= programs.TENSORFLOW_S
+    assert time.monotonic() - begin >= hook_detection.TENSORFLOW_S
     (pod.shared / "hello").touch()
     until("late, but it came", lambda: pod.status["hook"] is True)
 
 
-def looks(*seen: tuple[float, float, bool]) -> programs.HookDetection:
+def looks(*seen: tuple[float, float, bool]) -> hook_detection.HookDetection:
     """A program that began at 0, by what it looked like at each time."""
-    watch = programs.HookDetection(0, 0.0)
+    watch = hook_detection.HookDetection(0, 0.0)
     for at, cpu_s, tensorflow in seen:
-        watch._looks.append(programs.ProgramSample(at, cpu_s, tensorflow))
-        if tensorflow and watch._first is None:
-            watch._first = watch._looks[-1]
+        watch.add(hook_detection.ProgramSample(at, cpu_s, tensorflow))
     return watch
 
 
@@ -621,8 +618,8 @@ def looks(*seen: tuple[float, float, bool]) -> programs.HookDetection:
     ],
 )
 def test_when_no_hook_is_concluded(seen: list[tuple[float, float, bool]], imported: bool, says: bool | None) -> None:
-    assert looks(*seen).says(False, imported) is says
-    assert looks(*seen).says(True, imported) is True
+    assert looks(*seen).uses_hook(False, imported) is says
+    assert looks(*seen).uses_hook(True, imported) is True
 
 
 def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
@@ -634,7 +631,7 @@ def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
     raise ValueError("the reason")
     """
     command = [sys.executable, "-c", code]
-    pid = os.posix_spawn(command[0], command, {**os.environ, **pipe.environment}, file_actions=pipe.actions)
+    pid = os.posix_spawn(command[0], command, {**os.environ, **pipe.environment}, file_actions=pipe.spawn_actions)
     pipe.begin()
     os.waitpid(pid, 0)
     assert pipe.last().startswith("ValueError: the reason W0000")
@@ -853,8 +850,9 @@ def test_container_restarted_on_a_full_volume_goes_on_with_what_was_committed(tm
 def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a restarted container would bring the old generation back."""
     launcher = Launcher(["true"], tmp_path, None, CHIEF)
-    launcher.running, launcher.prepared = Child(0, CHIEF), Child(1, CHIEF, state="ready")
-    launcher._keep()
+    programs = launcher.programs
+    programs.running, programs.prepared = Child(0, CHIEF), Child(1, CHIEF, state="ready")
+    launcher._write_committed()
     protocol.generation_directory(tmp_path, 1).mkdir()
     make = tempfile.mkstemp
 
@@ -866,7 +864,7 @@ def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tempfile, "mkstemp", full)
     with pytest.raises(OSError, match="No space"):
         launcher._commit(0.0)
-    assert launcher.running.generation == 0
+    assert programs.running.generation == 0
     assert not (protocol.generation_directory(tmp_path, 1) / protocol.GO).exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tfjob.runtime.forking import MOST_OWN
+from elastic_tfjob.runtime.forkserver import MOST_OWN_BYTES
 
 from .jobs import PROGRAMS, SLOW, Job
 from .pods import PYTHON, until
@@ -59,7 +59,7 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         for kind in ("chief", "ps", "worker"):
             log = job.pods[kind, 0].log
             assert log.count("was forked") == 2, "TensorFlow was imported once in each pod that was kept"
-            assert _private_bytes(int(re.findall(r"interpreter with .* started as (\d+)", log)[-1])) <= MOST_OWN
+            assert _private_bytes(int(re.findall(r"interpreter with .* started as (\d+)", log)[-1])) <= MOST_OWN_BYTES
         assert shrunk["checkpoint"]["bytes"] < 1.1 * grown["checkpoint"]["bytes"], "however many PS hold it"
         resumed_at = shrunk["resumed_step"]
         until(

@@ -14,7 +14,7 @@ TIMES = 500
 
 PROGRAM = """
 import threading, time
-from elastic_tfjob.runtime.sigterm import Sigterm
+from elastic_tfjob.runtime.serving import Sigterm
 
 def work():
     while True:

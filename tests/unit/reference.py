@@ -264,20 +264,23 @@ NOT_READ = {
     "save_error": ("text", "why the last save failed, or `null`; the operator does not read it"),
     "not_restored": (
         "text",
-        "variables that began with initial values, since the checkpoint that training went on from lacks them and "
-        "they were made after `resume()`; `null` if there are none; the operator does not read it",
+        "variables that began with initial values, because the restored checkpoint lacks them and they were created "
+        "after `resume()`; `null` if there are none; the operator does not read it",
     ),
     "start": (
         "object",
-        "how the next generation's program starts; the chief's is told by `elastic-tfjob explain`",
+        "how the next generation's program starts; `elastic-tfjob explain` shows the chief's",
     ),
-    "start.way": ("`fork`, `exec`", "forked from an interpreter that has imported, or as a process of its own"),
+    "start.way": ("`fork`, `exec`", "forked from an interpreter that has the imports, or as a process of its own"),
     "start.why": ("text", "why it will not be forked"),
-    "preparation": ("object", "what it took until the newest generation's program was ready; not read by the operator"),
-    "preparation.generation": ("whole number", "number of the change of size that it was for"),
+    "preparation": (
+        "object",
+        "how the newest generation's program became ready, and its cost; the operator does not read it",
+    ),
+    "preparation.generation": ("whole number", "the generation"),
     "preparation.way": ("`fork`, `exec`", "how it was started"),
-    "preparation.seconds": ("number", "from its start until it waited, or listened"),
-    "preparation.cpu_s": ("number", "CPU-seconds that it used until then"),
+    "preparation.seconds": ("number", "seconds from its start until it waited or listened"),
+    "preparation.cpu_s": ("number", "CPU seconds used until then"),
 }
 """Keys of the answer that a Report does not keep."""
 OWN = {"mean_cores", "mean_steps_per_s", "received_at", "saves", "starts"}

@@ -11,13 +11,13 @@ from elastic_tfjob.runtime.elastic import THREADS
 
 LOSE_A_THREAD = """
 import sys, threading
-from elastic_tfjob.runtime.elastic import end_with_its_threads
+from elastic_tfjob.runtime.elastic import end_with_coordinator_threads
 
 def lose():
     raise AssertionError("There is no inflight closures to mark_failed.")
 
-end_with_its_threads()
-end_with_its_threads()
+end_with_coordinator_threads()
+end_with_coordinator_threads()
 print("training")
 thread = threading.Thread(target=lose, name=sys.argv[1], daemon=True)
 thread.start()

@@ -585,13 +585,13 @@ def test_a_server_that_is_not_there_is_told_once(tmp_path: Path, capsys: pytest.
     (tmp_path / "progress.json").write_text('{"step": 3, "total_steps": 9}')
     (tmp_path / "token").write_text("t")
     given = {URL: "https://127.0.0.1:1/x", CA_CERT: str(tmp_path / "none"), TOKEN: str(tmp_path / "token")}
-    teller = TrainerReporter(tmp_path, given)
-    assert teller.asked
+    reporter = TrainerReporter(tmp_path, given)
+    assert reporter.enabled
     for _ in range(3):
-        teller.tell()
-    assert capsys.readouterr().err.count("progress not told to https://127.0.0.1:1/x: FileNotFoundError") == 1
-    assert not TrainerReporter(tmp_path, {**given, URL: "http://plain"}).asked
-    assert not TrainerReporter(tmp_path, {}).asked
+        reporter.report()
+    assert capsys.readouterr().err.count("progress is not reported to https://127.0.0.1:1/x: FileNotFoundError") == 1
+    assert not TrainerReporter(tmp_path, {**given, URL: "http://plain"}).enabled
+    assert not TrainerReporter(tmp_path, {}).enabled
 
 
 def test_a_jobset_that_is_too_large_is_not_even_kept() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from elastic_tfjob.controller.model.catalogue import EVENTS
-from elastic_tfjob.exporter.files import status
+from elastic_tfjob.exporter.status import status
 from elastic_tfjob.runtime import protocol
 
 from . import reference

@@ -26,7 +26,7 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| Waits")
 ]
 BLOCKS = {"sleep", "wait", "wait_for", "join", "select", "recv", "acquire", "waitpid", "sigtimedwait", "serve_forever"}
-"""Calls that wait, by the last part of their names; `sum` of an agreement waits for all workers."""
+"""Calls that wait, by the last part of their names; `sum` of a barrier waits for all workers."""
 FOLDERS = ("runtime", "exporter", "controller/job", "controller/kube", "controller/schedule", "controller/jobset")
 
 
@@ -48,7 +48,7 @@ def _waits(call: ast.Call) -> bool:
     assert isinstance(call.func, ast.Attribute)
     name, of = call.func.attr, ast.unparse(call.func.value)
     if name == "sum":
-        return of.endswith("agreement")
+        return of.endswith("barrier")
     if name not in BLOCKS:
         return False
     if name == "join":  # of a text, or a path
@@ -110,7 +110,7 @@ def _constant(name: str) -> object:
 
 
 def test_figures_are_those_of_the_code() -> None:
-    """`runtime.elastic._KILLED_S` (60 s)."""
+    """`runtime.elastic._CHIEF_GONE_S` (60 s)."""
     named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+\.[A-Z_0-9]+)` \(([0-9.]+) s\)", SECTION)
     assert len(named) > 10
     assert {name: float(told) for name, told in named} == {name: _constant(name) for name, _ in named}
@@ -119,5 +119,5 @@ def test_figures_are_those_of_the_code() -> None:
 def test_a_wait_that_is_added_is_found() -> None:
     source = "class A:\n    def f(self):\n        time.sleep(1)\n    def g(self):\n        ', '.join(x)"
     assert set(blocking(source)) == {"A.f"}
-    assert set(blocking("def f():\n    self._agreement.sum(0)\n    sum([1])")) == {"f"}
+    assert set(blocking("def f():\n    self._start_barrier.sum(0)\n    sum([1])")) == {"f"}
     assert set(blocking("async def f():\n    await asyncio.sleep(0)\nasync def g():\n    await done.wait()")) == {"g"}

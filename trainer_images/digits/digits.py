@@ -1,14 +1,14 @@
 """Train a small network on handwritten digits with parameter servers: an example program for a TFJob.
 
-Every replica of the job runs this same file; TF_CONFIG, which the operator sets, says which one it is. The chief
-decides what the workers compute, the workers compute gradients, the parameter servers (PS) keep the weights. A job
-without a chief has its first worker for one, as the operator has too.
+Every replica of the job runs this file; TF_CONFIG, which the operator sets, tells each one its task. The chief
+schedules the steps, the workers compute gradients, and the parameter servers (PS) hold the weights. In a job without a
+chief the first worker is the chief, for the operator as well.
 
-The data are 1,797 real digits of 8x8 pixels (the test set of UCI's "Optical Recognition of Handwritten Digits", as
-scikit-learn has it); a fifth is held out and only used to measure accuracy.
-The chief prints one JSON object a line: step, steps (in all), resumed_at (the step that this process went on from),
-loss, steps_per_second, and accuracy where it was measured. It saves checkpoints to
-the job's checkpoint-dir, if it has one, and goes on from there, also with another number of workers or PS.
+The data are 1,797 real digits of 8x8 pixels (the test set of UCI's "Optical Recognition of Handwritten Digits", from
+scikit-learn); a fifth is held out to measure accuracy.
+The chief prints one JSON object per line: step, steps (in all), resumed_at (the step of the restored checkpoint), loss,
+steps_per_second, and accuracy where it was measured. It saves checkpoints to the job's checkpoint-dir, if there is one,
+and resumes from there, also with a different number of workers or PS.
 """
 
 import argparse
@@ -29,8 +29,8 @@ import tensorflow as tf
 from elastic_tfjob.runtime import ElasticCheckpoint, serve
 
 DISPATCH_S, STEPS_AHEAD = 0.05, 2
-"""Steps are handed out for about this long at a time, and at least so many for each worker; in between, a checkpoint
-can be saved."""
+"""Steps are scheduled for about this time, and at least this number for each worker; a checkpoint can be saved between
+two such chunks."""
 EMBEDDING = 16
 MEBIBYTE = 1 << 20
 
@@ -51,11 +51,11 @@ def cluster_of(tf_config: dict) -> tuple[tf.train.ClusterSpec, str, int]:
 
 
 def digits(folder: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images (n, 64) in 0..1, held-out images, training labels, held-out labels. Of a folder, its files
-    train.csv.gz and held_out.csv.gz: 64 pixels in 0..16 and the label in each line."""
+    """Training images (n, 64) in 0..1, held-out images, training labels, held-out labels. They are read from the files
+    train.csv.gz and held_out.csv.gz of `folder`, if one is given: 64 pixels in 0..16 and the label per line."""
 
     def read(path: Path) -> np.ndarray:
-        # Not by scikit-learn: where that is installed every replica imports it, since Keras does.
+        # Without scikit-learn: where that is installed, Keras imports it in every replica.
         return np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
 
     if folder:
@@ -79,18 +79,18 @@ class Network(tf.Module):
         self.rows = embedding_mb * MEBIBYTE // (4 * EMBEDDING)
         if self.rows:
             shape = (self.rows, EMBEDDING)
-            # A function: each parameter server fills its part, where a tensor would be the chief's and sent to them.
+            # A function, so that each parameter server fills its part; the chief would have to send a tensor.
             zeros = functools.partial(tf.zeros_initializer(), shape, dtype=tf.float32)
             self.table = tf.Variable(zeros, shape=shape, dtype=tf.float32)
             self.w3 = tf.Variable(glorot((EMBEDDING, hidden)))
 
     @property
     def weights(self) -> list[tf.Variable]:
-        """All that is trained. No attribute: a checkpoint would hold the parts of the table a second time."""
+        """All trained variables. Not an attribute: a checkpoint would hold the parts of the table twice."""
         small = [self.w1, self.b1, self.w2, self.b2]
         if not self.rows:
             return small
-        # A partitioner makes several variables of a large one.
+        # A partitioner splits a large variable into several.
         return [*small, self.w3, *getattr(self.table, "variables", [self.table])]
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
@@ -103,7 +103,7 @@ class Network(tf.Module):
 
 
 def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
-    """The chief's part: hand out steps, and report every `report_every` of them. Does not return."""
+    """The chief's part: schedule steps, and report every `report_every` of them. Does not return."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="chief", task_id=0)
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
         MEBIBYTE, max_shards=cluster.num_tasks("ps")
@@ -122,7 +122,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
 
     images, held_out_images, labels, held_out_labels = digits(options.data)
 
-    def batches() -> tf.data.Dataset:  # made once in every worker
+    def batches() -> tf.data.Dataset:  # called once in every worker
         data = tf.data.Dataset.from_tensor_slices((images, labels))
         return data.shuffle(len(images)).repeat().batch(elastic.batch_size).prefetch(2)
 
@@ -143,7 +143,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         return strategy.run(update, args=next(iterator))
 
     def run(count: int) -> float:
-        """So many steps; the mean loss."""
+        """Run `count` steps; returns their mean loss."""
         losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
         coordinator.join()
         return float(np.mean([loss.fetch() for loss in losses]))
@@ -178,9 +178,9 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         took = time.monotonic() - chunk
         if options.at_most:
             time.sleep(max(0.0, todo / options.at_most - took))
-        # Twice as many as this time at most: one slow chunk or a fast one says little. Nor so few that workers idle.
+        # At most twice as many as this time (a single slow or fast chunk says little), and enough to keep workers busy.
         todo = max(min(int(todo * DISPATCH_S / took), 2 * todo), STEPS_AHEAD * workers)
-    # Who returns instead has TensorFlow ask each server to forget each function. Of 2.21 some of these calls take 33 s.
+    # A return would have TensorFlow ask each server to drop each function; with 2.21 some of these calls take 33 s.
     sys.stdout.flush()
     os._exit(0)
 
@@ -227,7 +227,7 @@ def main() -> None:
     cluster, kind, index = cluster_of(json.loads(os.environ["TF_CONFIG"]))
     if kind == "chief":
         if not os.environ.get("ELASTIC_TFJOB_CHECKPOINT_DIR"):
-            # Nothing to save: end at once. The first process of a container gets no SIGTERM unless it asks for it: a
+            # Nothing to save: end at once. The first process of a container gets no SIGTERM without a handler, and a
             # deleted pod would stay for its whole grace period. 143 tells the operator that the replica was ended.
             signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
         train(cluster, options)

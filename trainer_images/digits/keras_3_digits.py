@@ -1,7 +1,7 @@
 """The digits with `Model.fit` of Keras 3: an example program for a TFJob of one worker.
 
-Keras 3 trains neither with several workers nor with parameter servers; keras_digits.py, with Keras 2, does both. It
-prints one JSON object a line, as digits.py does.
+Keras 3 trains neither with several workers nor with parameter servers; keras_digits.py, with Keras 2, does both. The
+program prints one JSON object per line, like digits.py.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from elastic_tfjob.runtime import ElasticCheckpoint
 
 
 class Report(keras.callbacks.Callback):
-    """Prints how far training is every so many steps. To be listed after the callback that resumes."""
+    """Prints the progress of training at intervals. List it after the callback that resumes."""
 
     def __init__(self, elastic: ElasticCheckpoint, options: argparse.Namespace) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Report(keras.callbacks.Callback):
         self.resumed_at = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self.elastic.resumed:  # else it does so after the first batch, its warm-up
+        if self.elastic.resumed:  # otherwise it resumes after the first batch, its warm-up
             self.resumed_at = int(self.model.optimizer.iterations)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -1,8 +1,8 @@
 """The digits with Keras' `Model.fit`: an example program for a TFJob of workers without parameter servers.
 
 One worker trains alone; several train together (MultiWorkerMirroredStrategy), each with its part of the batch. With
-parameter servers the chief hands the batches out (ParameterServerStrategy). Keras 3 can do neither of the latter two
-(github.com/keras-team/keras/issues/20585), so this uses Keras 2, the package tf-keras.
+parameter servers the chief schedules the batches (ParameterServerStrategy). Keras 3 supports neither of the latter two
+(github.com/keras-team/keras/issues/20585), so this program uses Keras 2, the package tf-keras.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from elastic_tfjob.runtime import ElasticCheckpoint, serve
 
 
 def strategy_of(config: dict) -> tf.distribute.Strategy:
-    """By the cluster's replicas. A parameter server, or a worker beside them, serves and does not return."""
+    """The strategy for the cluster's replicas. Does not return in a parameter server or a worker beside one: it
+    serves."""
     if not config:
         return tf.distribute.get_strategy()
     if "ps" not in config["cluster"]:
@@ -62,9 +63,9 @@ def main() -> None:
         return data.shuffle(len(images)).repeat().batch(size)
 
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        # Made once in every worker, with batches of its own.
+        # Called once in every worker, which has batches of its own.
         data = tf.keras.utils.experimental.DatasetCreator(lambda _: batches(elastic.batch_size))
-    else:  # batches are of all workers together: Keras gives each its part
+    else:  # a batch is for all workers together: Keras gives each its part
         data = batches(elastic.batch_size * strategy.num_replicas_in_sync)
     steps = options.steps_per_epoch
     model.fit(
@@ -75,7 +76,7 @@ def main() -> None:
         callbacks=[elastic.callback()],
     )
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        # Who returns instead has TensorFlow ask each server to forget each function. Of 2.21 some calls take 33 s.
+        # A return would have TensorFlow ask each server to drop each function; with 2.21 some calls take 33 s.
         sys.stdout.flush()
         os._exit(0)
 

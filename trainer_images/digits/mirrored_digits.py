@@ -1,8 +1,8 @@
-"""The digits with a training loop of one's own under MultiWorkerMirroredStrategy: an example program for a TFJob of
-workers without parameter servers.
+"""The digits with a custom training loop under MultiWorkerMirroredStrategy: an example program for a TFJob of workers
+without parameter servers.
 
 Each worker computes the gradients of its part of a batch, and all keep the same weights: a softmax regression. Every
-worker prints one JSON object a line, as digits.py does.
+worker prints one JSON object per line, like digits.py.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The digits with TF1's MonitoredTrainingSession, and none of this project's hooks: an example program for a TFJob of
-parameter servers and workers, as most programs of the v1 training-operator's time are. It needs no chief.
+"""The digits with TF1's MonitoredTrainingSession and without this project's hook: an example program for a TFJob of
+parameter servers and workers, like most programs written for the v1 training-operator. It needs no chief.
 
-Another size makes all pods anew (`recreate`). The session saves every few seconds to the job's checkpoint-dir, and goes
-on from there; the steps since are made again. Every worker prints one JSON object a line.
+A resize recreates all pods (`recreate`). The session saves to the job's checkpoint-dir every few seconds and resumes
+from there; the steps since the last save are repeated. Every worker prints one JSON object per line.
 """
 
 import argparse

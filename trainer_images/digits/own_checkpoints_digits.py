@@ -1,8 +1,8 @@
-"""The digits with checkpoints of one's own, and none of this project's hooks: an example program for a TFJob of workers
-without parameter servers that another size makes anew (`recreate`).
+"""The digits with the program's own checkpoints and without this project's hook: an example program for a TFJob of
+workers without parameter servers, which a resize recreates (`recreate`).
 
-It reads its size once, when it starts, and goes on from the newest of TensorFlow's own checkpoints in the job's
-checkpoint-dir. The steps since that one are made again. Every worker prints one JSON object a line.
+It reads its size once, at its start, and resumes from the newest of TensorFlow's own checkpoints in the job's
+checkpoint-dir. The steps since that checkpoint are repeated. Every worker prints one JSON object per line.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> None:
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")  # a job of one replica has none
     workers, index = (len(config["cluster"]["worker"]), config["task"]["index"]) if config else (1, 0)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    # TensorFlow has taken the signal for itself by now, and would train on until the end of the grace period.
+    # TensorFlow has installed a handler by now, and would train on until the end of the grace period.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with strategy.scope():
         mean = tf.VariableAggregation.MEAN
@@ -43,7 +43,7 @@ def main() -> None:
     directory = os.environ["ELASTIC_TFJOB_CHECKPOINT_DIR"]
     checkpoint = tf.train.Checkpoint(weights=weights, bias=bias, step=count)
     checkpoint.restore(tf.train.latest_checkpoint(directory))
-    # All workers save, as TensorFlow wants it; only the first one's counts.
+    # TensorFlow needs all workers to save; only the first worker's checkpoint counts.
     mine = directory if index == 0 else tempfile.mkdtemp()
     manager = tf.train.CheckpointManager(checkpoint, mine, max_to_keep=2)
 

@@ -5,13 +5,13 @@ It loads a SavedModel and answers in the shapes of TensorFlow Serving's REST API
     GET  /v1/models/digits            the version, and that it is available
     POST /v1/models/digits:predict    {"instances": [[64 numbers in 0..1], ...]}
                                       -> {"predictions": [{"class": 3, "scores": [10 numbers]}, ...]}
-    GET  /healthz                     200 while it takes requests, 503 once it is to end
+    GET  /healthz                     200 while it accepts requests, 503 while it shuts down
 
-`--model-dir` holds versions as TensorFlow Serving has them (1/saved_model.pb); the highest is served. Where there is
-none, it trains a small one first, which takes a second or two.
+`--model-dir` has versions in TensorFlow Serving's layout (1/saved_model.pb); the highest is served. Without one, a
+small model is trained first, which takes a second or two.
 
-At SIGTERM it is not ready any more, and serves on for `--drain` seconds, since who sends requests learns of that late.
-Then it takes no more connections, finishes what it has, and ends with 0.
+After SIGTERM the server is not ready, and serves for another `--drain` seconds, since clients learn of that late. Then
+it accepts no more connections, finishes the open requests, and exits with 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The first process of a container does not get a signal that nothing handles, and TensorFlow takes a while to import.
+# The first process of a container does not get a signal without a handler, and TensorFlow takes a while to import.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 import numpy as np  # noqa: E402
@@ -39,13 +39,13 @@ from digits import Network, digits  # noqa: E402
 
 NAME = "digits"
 PIXELS, MAX_INSTANCES, MAX_BODY, MAX_CONNECTIONS = 64, 1024, 1 << 20, 128
-"""Of a request; a body in bytes. For one connection more, the oldest goes on which no whole request has come."""
+"""The limits of a request (a body in bytes), and of connections: one more closes the oldest without a request."""
 IDLE_S, FINISH_S, ROOM_S = 10, 20, 1
-"""Until a connection on which nothing comes is closed; until requests that never end are left; until one has gone."""
+"""Time limits: of an idle connection, of the open requests at the end, and of the wait for a free connection."""
 
 
 class BadRequest(Exception):
-    """What is wrong with a request: an HTTP status and words."""
+    """An invalid request: an HTTP status and a message."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -84,7 +84,7 @@ def train(folder: Path, steps: int = 300) -> None:
 
 
 def newest(folder: Path) -> int | None:
-    """The highest version below `folder`; None: there is none."""
+    """The highest version below `folder`; None if there is none."""
     found = [int(each.parent.name) for each in folder.glob("*/saved_model.pb") if each.parent.name.isdecimal()]
     return max(found, default=None)
 
@@ -95,18 +95,20 @@ def instances_of(body: bytes) -> np.ndarray:
         found = json.loads(body)["instances"]
         images = np.asarray(found, dtype=np.float32)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        raise BadRequest(400, f'{{"instances": [[{PIXELS} numbers], ...]}} is needed') from None
+        raise BadRequest(400, f'the body must be {{"instances": [[{PIXELS} numbers], ...]}}') from None
     if images.ndim != 2 or images.shape[1] != PIXELS or not 1 <= len(images) <= MAX_INSTANCES:
-        raise BadRequest(400, f"instances: 1 to {MAX_INSTANCES} lists of {PIXELS} numbers, not {images.shape}")
+        raise BadRequest(
+            400, f"instances has shape {images.shape}; it must be 1 to {MAX_INSTANCES} lists of {PIXELS} numbers"
+        )
     if not np.isfinite(images).all():
-        raise BadRequest(400, "instances: finite numbers are needed")
+        raise BadRequest(400, "instances must be finite numbers")
     return images
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection, and a bounded number of them. `ready`: it is not about to end."""
+    """A thread for each connection, and a bounded number of them. `ready`: the server is not shutting down."""
 
-    daemon_threads = True  # idle connections do not keep it; requests do, by `finish`
+    daemon_threads = True  # idle connections do not delay the exit; requests do, in `finish`
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, address: tuple, folder: Path, version: int) -> None:
@@ -114,14 +116,14 @@ class Server(ThreadingHTTPServer):
         self.version = version
         self._model = tf.saved_model.load(str(folder / str(version)))
         self._predict = self._model.signatures["serving_default"]
-        self.predict(np.zeros((1, PIXELS), np.float32))  # the first is slow
+        self.predict(np.zeros((1, PIXELS), np.float32))  # the first call is slow
         self.ready = True
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._active, self._changed = 0, threading.Condition()
         self._waiting: dict[socket.socket, None] = {}  # in the order in which they began to wait for a request
 
     def predict(self, images: np.ndarray) -> list[dict]:
-        """A class and ten scores for each image."""
+        """The class (n,) and ten scores (n, 10) of each image."""
         found = self._predict(images=tf.constant(images))
         classes, scores = found["class"].numpy().tolist(), found["scores"].numpy().tolist()
         return [{"class": each, "scores": of} for each, of in zip(classes, scores)]
@@ -133,17 +135,17 @@ class Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def _make_room(self) -> bool:
-        """Whoever sends a byte now and then would keep a connection for ever."""
+        """Close a connection: a client that sends a byte from time to time would keep it without end."""
         with self._changed:
             oldest = next(iter(self._waiting), None)
         if oldest is None:
             return False
-        with contextlib.suppress(OSError):  # it has gone by itself
+        with contextlib.suppress(OSError):  # the client has closed it
             oldest.shutdown(socket.SHUT_RDWR)
         return self._connections.acquire(timeout=ROOM_S)
 
     def waits(self, connection: socket.socket, waiting: bool) -> None:
-        """A connection waits for a request, or has one, or has gone."""
+        """Note whether a connection waits for a request."""
         with self._changed:
             self._waiting.pop(connection, None)
             if waiting:
@@ -159,13 +161,13 @@ class Server(ThreadingHTTPServer):
         print(f"a connection broke: {sys.exc_info()[1]!r}", file=sys.stderr, flush=True)
 
     def count(self, change: int) -> None:
-        """A request begins (1) or has been answered (-1)."""
+        """Count a request that begins (1) or has been answered (-1)."""
         with self._changed:
             self._active += change
             self._changed.notify_all()
 
     def finish(self) -> bool:
-        """Wait for the requests that there are; whether all were answered in time."""
+        """Wait for the open requests; returns whether all were answered in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._active, FINISH_S)
 
@@ -186,15 +188,15 @@ class Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        """As it is, and: where a request's body does not certainly end where we think it does, what follows is not
-        taken for another request."""
+        """Parse as the base class does. Where the end of a request's body is not certain, the connection is closed
+        after it, so that the rest is not read as another request."""
         if not super().parse_request():
             return False
         lengths = self.headers.get_all("Content-Length", [])
         number = re.fullmatch(r"[ \t]*([0-9]{1,9})[ \t]*", lengths[0]) if len(lengths) == 1 else None
         self.length = int(number[1]) if number else None
         odd = self.headers.defects or any(name != name.strip() or "\n" in value for name, value in self.headers.items())
-        odd = odd or self.headers.get_payload()  # fields that are not seen: a bare CR is taken for the end of a line
+        odd = odd or self.headers.get_payload()  # unseen fields: a bare CR counts as the end of a line
         plain = not odd and "Transfer-Encoding" not in self.headers and (self.length is not None or not lengths)
         if not plain or (self.command != "POST" and self.length):
             self.close_connection = True
@@ -217,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         refused = False
         try:
             if self.path != f"/v1/models/{NAME}:predict":
-                raise BadRequest(404, f"not found; there is /v1/models/{NAME}:predict")
+                raise BadRequest(404, f"not found; the path is /v1/models/{NAME}:predict")
             self._answer(200, {"predictions": self.server.predict(instances_of(self._body()))})
         except BadRequest as wrong:
             self.close_connection = True  # its body may be unread
@@ -229,8 +231,8 @@ class Handler(BaseHTTPRequestHandler):
             self._linger()
 
     def _linger(self) -> None:
-        """Read what the client still sends: a connection that is closed on unread bytes is reset, and a client that is
-        still sending then never sees the answer."""
+        """Read what the client still sends: closing a connection with unread bytes resets it, and a client that is
+        still sending never sees the answer."""
         end = time.monotonic() + IDLE_S
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
@@ -239,9 +241,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         if self.length is None:
-            raise BadRequest(411, "one header Content-Length with a number is needed, and no Transfer-Encoding")
+            raise BadRequest(
+                411, "the request must have one header Content-Length with a number, and no Transfer-Encoding"
+            )
         if self.length > MAX_BODY:
-            raise BadRequest(413, f"a body has at most {MAX_BODY} bytes")
+            raise BadRequest(413, f"the limit of a body is {MAX_BODY} bytes")
         body = self.rfile.read(self.length)
         self.server.waits(self.connection, False)
         return body
@@ -259,7 +263,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing of each request."""
+        """Requests are not logged."""
 
 
 def main() -> None:
@@ -274,7 +278,7 @@ def main() -> None:
         version = 1
         train(options.model_dir / str(version))
     server = Server(("", options.port), options.model_dir, version)
-    # Any thread may get a signal, and a main thread that waits for a lock is not woken by that: a pipe wakes it.
+    # Any thread may get a signal, which does not wake a main thread that waits for a lock: a pipe wakes it.
     told, teller = os.pipe()
     os.set_blocking(teller, False)
     for number in (signal.SIGTERM, signal.SIGINT):

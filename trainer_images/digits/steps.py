@@ -1,10 +1,10 @@
-"""Steps of a pipeline around the training of digits (kubeflow_pipelines/examples/digits.py), and nothing else.
+"""The steps of a pipeline before and after the training of digits (kubeflow_pipelines/examples/digits.py).
 
     python steps.py prepare FOLDER OUTPUT           writes train.csv.gz and held_out.csv.gz to FOLDER/data
     python steps.py evaluate FOLDER HIDDEN OUTPUT PAGE
                                                     accuracy of the newest checkpoint in FOLDER, and where it errs
 
-What comes out (the folder, the accuracy) is written to the file OUTPUT, as KFP wants it; PAGE is a page for people.
+The result (the folder, the accuracy) is written to the file OUTPUT, as KFP requires; PAGE is a page for people.
 """
 
 import os
@@ -23,7 +23,7 @@ SIDE = 8
 
 
 def shifted(images: np.ndarray, by: int) -> np.ndarray:
-    """Each image (n, 64), so many pixels to the right (below 0: to the left), with black beside it."""
+    """Each image (n, 64), shifted `by` pixels to the right (below 0: to the left) and filled with black."""
     squares = images.reshape(-1, SIDE, SIDE)
     moved = np.zeros_like(squares)
     kept, taken = (slice(max(by, 0), SIDE + min(by, 0)), slice(max(-by, 0), SIDE + min(-by, 0)))
@@ -32,11 +32,12 @@ def shifted(images: np.ndarray, by: int) -> np.ndarray:
 
 
 def prepare(folder: str, output: str) -> None:
-    """Three images for each one to learn from: as it is, and a pixel to each side. What is held out stays as it is."""
+    """Write three images for each training image: itself, and shifted a pixel to each side. Held-out images are
+    unchanged."""
     images, held_out, labels, held_out_labels = digits()
     place = Path(folder) / "data"
     place.mkdir(parents=True, exist_ok=True)
-    place.parent.chmod(0o777)  # the job's replicas may be another user than this step
+    place.parent.chmod(0o777)  # the job's replicas may run as another user than this step
     more = np.concatenate([shifted(images, by) for by in (0, 1, -1)])
     for name, pixels, answers in (("train", more, np.tile(labels, 3)), ("held_out", held_out, held_out_labels)):
         np.savetxt(place / f"{name}.csv.gz", np.column_stack([pixels * 16, answers]), fmt="%d", delimiter=",")
@@ -45,7 +46,7 @@ def prepare(folder: str, output: str) -> None:
 
 
 def evaluate(folder: str, hidden: str, output: str, page: str) -> None:
-    """How many of the images that were held out the newest checkpoint knows."""
+    """Measure the accuracy of the newest checkpoint on the held-out images."""
     network = Network(int(hidden))
     step = ElasticCheckpoint(tf.train.Checkpoint(network=network), folder).resume()
     if not step:

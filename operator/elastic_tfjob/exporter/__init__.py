@@ -1,1 +1,1 @@
-"""The sidecar that turns progress into metrics: stdlib and prometheus-client only."""
+"""The sidecar that publishes a pod's progress: stdlib and prometheus-client only."""

@@ -1,4 +1,4 @@
-"""Progress as Prometheus metrics, made anew of the files at every scrape."""
+"""Progress as Prometheus metrics, read from the files at every scrape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from elastic_tfjob.exporter.files import UntrustedFields, read
+from elastic_tfjob.exporter.status import UntrustedFields, read
 
 __all__ = ["ProgressCollector", "page"]
 
@@ -20,7 +20,7 @@ _PREFIX = "elastic_tfjob"
 
 
 class ProgressCollector(Collector):
-    """Metrics of one pod; what is not known is left out."""
+    """The metrics of one pod. Unknown values are left out."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -30,34 +30,46 @@ class ProgressCollector(Collector):
         cgroup, saved = launcher.within("cgroup"), progress.within("checkpoint")
         yield from _counter("steps", "Training steps done in this pod.", progress.number("steps"))
         yield from _counter("examples", "Examples trained on in this pod.", progress.number("examples"))
-        yield from _gauge("step", "Steps done in all, checkpoints included.", progress.number("step"))
+        yield from _gauge(
+            "step", "Steps done in all, including those of restored checkpoints.", progress.number("step")
+        )
         yield from _gauge("target_steps", "Steps after which training ends.", progress.number("total_steps"))
-        yield from _gauge("loss", "The last loss that was reported.", progress.measured("loss"))
-        yield from _histogram("step_seconds", "Time of a training step.", progress.within("step_seconds"))
+        yield from _gauge("loss", "The last reported loss.", progress.measured("loss"))
+        yield from _histogram(
+            "step_seconds", "Duration of a training step in seconds.", progress.within("step_seconds")
+        )
         yield from _histogram(
             "rescale_downtime_seconds",
-            "From the last step before a switch or restart to the first after it.",
+            "Seconds from the last step before a switch or restart to the first step after it.",
             progress.within("downtimes"),
         )
         generation = launcher.number("generation") if launcher else progress.number("generation")
-        yield from _gauge("generation", "How often the job has been rescaled.", generation)
+        yield from _gauge("generation", "The running generation: the number of times the job was rescaled.", generation)
         at = saved.number("at")
         age = None if at is None else max(time.time() - at, 0.0)
-        yield from _gauge("checkpoint_age_seconds", "Since the newest complete checkpoint.", age)
-        yield from _gauge("checkpoint_size_bytes", "Size of the newest checkpoint.", saved.number("bytes"))
-        yield from _gauge("checkpoint_duration_seconds", "How long saving it took.", saved.number("seconds"))
+        yield from _gauge("checkpoint_age_seconds", "Seconds since the newest complete checkpoint.", age)
+        yield from _gauge("checkpoint_size_bytes", "Size of the newest checkpoint in bytes.", saved.number("bytes"))
+        yield from _gauge(
+            "checkpoint_duration_seconds", "Seconds that saving the newest checkpoint took.", saved.number("seconds")
+        )
         if progress:
             failing = float(bool(progress.text("save_error")))
             yield from _gauge("checkpoint_failing", "1 while the last checkpoint could not be saved.", failing)
-        yield from _counter("container_cpu_seconds", "CPU time of the training container.", cgroup.number("usage_s"))
         yield from _counter(
-            "container_cpu_throttled_seconds", "Time it was held back by its limit.", cgroup.number("throttled_s")
+            "container_cpu_seconds", "CPU seconds used by the training container.", cgroup.number("usage_s")
         )
-        yield from _gauge("container_memory_bytes", "Its memory in use.", cgroup.number("used_bytes"))
+        yield from _counter(
+            "container_cpu_throttled_seconds",
+            "Seconds for which the training container was throttled by its CPU limit.",
+            cgroup.number("throttled_s"),
+        )
+        yield from _gauge(
+            "container_memory_bytes", "Bytes of memory in use by the training container.", cgroup.number("used_bytes")
+        )
 
 
 def page(directory: Path) -> tuple[str, bytes]:
-    """Content type and text of what the files in `directory` say now."""
+    """Content type and text of the metrics, from the files in `directory`."""
     registry = CollectorRegistry()
     registry.register(ProgressCollector(directory))
     return CONTENT_TYPE_LATEST, generate_latest(registry)

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elastic_tfjob.exporter.files import status
-from elastic_tfjob.runtime.sigterm import Sigterm
+from elastic_tfjob.exporter.status import status
+from elastic_tfjob.runtime.serving import Sigterm
 
 HOOK_S = 10.0
-"""The hook takes about one second."""
-MOST, BACKLOG = 64, 1024
-"""Connections at once, of which the oldest goes for a new one; and those that wait to be taken."""
-MAX_HEAD = 16 << 10
-"""Bytes of a request."""
+"""The container's postStart hook takes about one second."""
+MOST_CONNECTIONS, BACKLOG = 64, 1024
+"""Open connections (a new one closes the oldest), and connections that wait to be accepted."""
+MOST_REQUEST_BYTES = 16 << 10
 REQUEST_S, ANSWER_S, LINGER_S = 10.0, 10.0, 2.0
-"""How long a client may take to ask, to read the answer, and to close its end."""
-FULL_S = 0.1
+"""The time a client has to send its request, to read the answer, and to close its end."""
+RETRY_ACCEPT_S = 0.1
+"""The wait where no file descriptor is free and no connection can be closed."""
 _WORDS = {
     200: "OK",
     400: "Bad Request",
@@ -38,14 +38,14 @@ _WORDS = {
 
 
 def _metrics(directory: Path) -> tuple[str, bytes]:
-    from elastic_tfjob.exporter.metrics import page  # noqa: PLC0415  a third of what a start takes, of CPU that trains
+    from elastic_tfjob.exporter.metrics import page  # noqa: PLC0415  a third of the CPU time of a start
 
     return page(directory)
 
 
 class _Connection:
-    """A connection: what it has asked so far, what is left of its answer (None: not asked yet), and until when its
-    present state may last (time.monotonic())."""
+    """A client. `asked`: the received part of its request. `answer`: the part still to send; None before the request is
+    complete. `until`: when its present state times out (time.monotonic())."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
         self.socket, self.until = connection, until
@@ -54,7 +54,7 @@ class _Connection:
 
     @property
     def rank(self) -> int:
-        """Who goes first where there are too many: who has the answer, who has not asked, who still reads."""
+        """The order in which connections are closed when there are too many: answered, not asked yet, still reading."""
         if self.answer is None:
             return 1
         return 2 if self.answer else 0
@@ -63,13 +63,13 @@ class _Connection:
 class Server:
     """Answers from the files in `directory`, on IPv6 and IPv4, or on IPv4 alone where the machine has no IPv6.
 
-    One thread serves at most MOST connections with one request each, all with a limit in size and time: a pod has a
-    limit of threads and memory, and what trains in it needs them. Raises OSError where the port is taken.
+    One thread serves at most MOST_CONNECTIONS with one request each, all limited in size and time: the pod's threads
+    and memory are for training. Raises OSError if the port is in use.
     """
 
     def __init__(self, port: int, directory: Path) -> None:
         self._directory = directory
-        self._connections: dict[int, _Connection] = {}  # in the order in which they came
+        self._connections: dict[int, _Connection] = {}  # in the order of arrival
         self.socket = _listener(port)
         self.socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -84,12 +84,12 @@ class Server:
         self._selector.close()
         self.socket.close()
 
-    def serve(self, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Serve; `goes_on` is asked after each event."""
-        while goes_on():
+    def serve(self, keep_serving: Callable[[], bool] = lambda: True) -> None:
+        """Serve while `keep_serving`, which is called after each event, returns true."""
+        while keep_serving():
             first = min((each.until for each in self._connections.values()), default=None)
-            wait = None if first is None else max(first - time.monotonic(), 0.0)
-            for key, _ in self._selector.select(wait):
+            wait_s = None if first is None else max(first - time.monotonic(), 0.0)
+            for key, _ in self._selector.select(wait_s):
                 if key.fd == self.socket.fileno():
                     self._accept()
                 elif connection := self._connections.get(key.fd):
@@ -99,23 +99,23 @@ class Server:
                 self._drop(connection)
 
     def _accept(self) -> None:
-        """Take what waits; in one turn no more than may be open, so that those are looked at."""
-        for _ in range(MOST):
+        """Accept waiting connections; at most MOST_CONNECTIONS at a time, so that these get their turn."""
+        for _ in range(MOST_CONNECTIONS):
             try:
                 connection, _ = self.socket.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it has gone already, or no file can be opened
+            except OSError as error:  # the client has closed it, or no file descriptor is free
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM) and not self._drop_one():
-                    time.sleep(FULL_S)
+                    time.sleep(RETRY_ACCEPT_S)
                 return
             connection.setblocking(False)
-            made = _Connection(connection, time.monotonic() + REQUEST_S)
-            while len(self._connections) >= MOST:
+            accepted = _Connection(connection, time.monotonic() + REQUEST_S)
+            while len(self._connections) >= MOST_CONNECTIONS:
                 self._drop_one()
-            self._connections[connection.fileno()] = made
+            self._connections[connection.fileno()] = accepted
             self._selector.register(connection, selectors.EVENT_READ)
-            self._advance(made)  # most have asked by now
+            self._advance(accepted)  # most requests have arrived by now
 
     def _advance(self, connection: _Connection) -> None:
         try:
@@ -123,7 +123,7 @@ class Server:
                 self._read(connection)
             elif connection.answer:
                 self._write(connection)
-            elif not connection.socket.recv(1 << 16):  # unread: closing would then reset it, and the answer with it
+            elif not connection.socket.recv(1 << 16):  # closing with unread bytes would reset the connection
                 self._drop(connection)
         except BlockingIOError:
             pass
@@ -134,13 +134,13 @@ class Server:
         data = connection.socket.recv(1 << 12)
         connection.asked += data
         head, _, rest = bytes(connection.asked).replace(b"\r\n", b"\n").partition(b"\n\n")
-        if len(connection.asked) > MAX_HEAD:
-            answer = _response(431, "text/plain", b"a request has at most %d bytes\n" % MAX_HEAD)
+        if len(connection.asked) > MOST_REQUEST_BYTES:
+            answer = _response(431, "text/plain", b"the limit of a request is %d bytes\n" % MOST_REQUEST_BYTES)
         elif rest or connection.asked.endswith((b"\r\n\r\n", b"\n\n")):
             answer = self._answer(head)
         elif data:
             return
-        else:  # it has ended in the middle
+        else:  # the client closed it in the middle of its request
             self._drop(connection)
             return
         connection.answer, connection.until = memoryview(answer), time.monotonic() + ANSWER_S
@@ -156,12 +156,12 @@ class Server:
             self._selector.modify(connection.socket, selectors.EVENT_READ)
 
     def _answer(self, head: bytes) -> bytes:
-        """To one request. A body that it has is not read, and nothing after it is taken for a request."""
+        """The answer to one request. Its body, and anything after it, is ignored."""
         words = head.partition(b"\n")[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return _response(400, "text/plain", b"this is no request of HTTP/1.0 or 1.1\n")
+            return _response(400, "text/plain", b"only HTTP/1.0 and HTTP/1.1 are supported\n")
         if words[0] != b"GET":
-            return _response(405, "text/plain", b"only GET is answered\n", "Allow: GET")
+            return _response(405, "text/plain", b"only GET is allowed\n", "Allow: GET")
         path = words[1].partition(b"?")[0]
         try:
             if path == b"/status":
@@ -169,16 +169,16 @@ class Server:
             if path == b"/metrics":
                 return _response(200, *_metrics(self._directory))
         except Exception:
-            import traceback  # noqa: PLC0415  a bug, which ends nothing else
+            import traceback  # noqa: PLC0415  needed only for a bug
 
             traceback.print_exc()
-            return _response(500, "text/plain", b"the exporter has failed; its log says where\n")
+            return _response(500, "text/plain", b"the exporter has failed; the traceback is in its log\n")
         if path == b"/healthz":
             return _response(200, "text/plain", b"ok\n")
-        return _response(404, "text/plain", b"there are /status, /metrics and /healthz\n")
+        return _response(404, "text/plain", b"the paths are /status, /metrics and /healthz\n")
 
     def _drop_one(self) -> bool:
-        """Close the oldest of those that need their connection least; false if there is none."""
+        """Close the oldest connection of the lowest rank; false if there is none."""
         oldest = min(self._connections.values(), key=lambda each: each.rank, default=None)
         if oldest is not None:
             self._drop(oldest)
@@ -212,25 +212,25 @@ def _listener(port: int) -> socket.socket:
 def main(sigterm: Sigterm) -> None:
     """Serve until SIGTERM. Does not return."""
     parser = argparse.ArgumentParser(prog="python -m elastic_tfjob.exporter", description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="where launcher and program write")
+    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="the pod's shared folder")
     parser.add_argument("--port", type=int, default=9465)
-    parser.add_argument("--launcher", action="store_true", help="install the launcher, too, if nobody else does")
+    parser.add_argument("--launcher", action="store_true", help="install the launcher where it is missing")
     options = parser.parse_args()
     if options.launcher:
         threading.Thread(target=_install, args=(options.dir,), daemon=True).start()
-    threading.Thread(target=_end_at, args=(sigterm, _told(options.dir)), daemon=True).start()
+    threading.Thread(target=_end_at, args=(sigterm, _report_to_trainer(options.dir)), daemon=True).start()
     with Server(options.port, options.dir) as server:
         server.serve()
 
 
 def _install(directory: Path) -> None:
-    """Install the launcher where it is missing. The container's hook does that when it starts; but a kubelet that ends
-    just then has not run it, and the next one does not run it again."""
+    """Install the launcher where it is missing. The container's postStart hook does that; but a kubelet that stops just
+    then has not run the hook, and the next kubelet does not run it again."""
     while not (directory / "launcher.pyz").exists():
         time.sleep(HOOK_S)
         if (directory / "launcher.pyz").exists():
             return
-        from elastic_tfjob.runtime.install import install  # noqa: PLC0415  seldom needed
+        from elastic_tfjob.runtime.install import install  # noqa: PLC0415  rarely needed
 
         try:
             install(directory)
@@ -238,18 +238,18 @@ def _install(directory: Path) -> None:
             print(f"the launcher is not installed: {error}", file=sys.stderr, flush=True)
 
 
-def _told(directory: Path) -> Callable[[], None] | None:
-    """What tells Trainer v2 for the last time, where it asks to be told."""
+def _report_to_trainer(directory: Path) -> Callable[[], None] | None:
+    """Start reporting to Trainer v2 where it asks for that; returns the function for the last report."""
     if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ:
         return None
-    from elastic_tfjob.exporter.trainer import begin  # noqa: PLC0415  TLS takes memory that other pods do not need
+    from elastic_tfjob.exporter.trainer import begin  # noqa: PLC0415  TLS takes memory, which other pods save
 
     return begin(directory)
 
 
-def _end_at(sigterm: Sigterm, last: Callable[[], None] | None) -> None:
+def _end_at(sigterm: Sigterm, last_report: Callable[[], None] | None) -> None:
     while not sigterm.wait():
         pass
-    if last is not None:
-        last()
+    if last_report is not None:
+        last_report()
     os._exit(0)

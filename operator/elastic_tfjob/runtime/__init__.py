@@ -1,7 +1,7 @@
-"""What runs inside the training container: stdlib and TensorFlow only, Python 3.9 and later.
+"""The part of elastic-tfjob inside a training container: stdlib and TensorFlow only, Python 3.9 and later.
 
-`ElasticCheckpoint` is what a training program uses. The launcher is the first process of the container and imports
-nothing of TensorFlow, so the names below are looked up only when somebody asks for them.
+Training programs use `ElasticCheckpoint`. The launcher, the first process of the container, must not import TensorFlow,
+so the names below are imported on first access.
 """
 
 from __future__ import annotations

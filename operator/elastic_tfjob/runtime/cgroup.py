@@ -1,9 +1,8 @@
-"""CPU and memory of this container, from its control group (versions 1 and 2), and the CPU of one process."""
+"""CPU and memory of this container, read from its control group (cgroup versions 1 and 2)."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,11 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def usage(root: Path = ROOT) -> dict[str, Any]:
-    """CPU seconds used and throttled, cores allowed; bytes of memory used (without what the kernel can drop at once),
-    anonymous, and allowed. None for what the kernel does not say."""
+    """CPU seconds used and throttled, the limit in cores; bytes of memory in use (without caches that the kernel can
+    drop at once), anonymous, and the limit. A value that the kernel does not report is None."""
     return (
         _version_2(root) if (root / "cgroup.controllers").exists() or (root / "cpu.stat").exists() else _version_1(root)
     )
-
-
-def cpu_s(pid: int) -> float | None:
-    """CPU-seconds that a process and the children that it has waited for have used; None if it is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        # The second field, a name in parentheses, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return round(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), 3)
-    return None
 
 
 def _version_2(root: Path) -> dict[str, Any]:
@@ -51,7 +41,9 @@ def _version_1(root: Path) -> dict[str, Any]:
         "limit_cores": quota / period if quota and period and quota > 0 else None,
         "used_bytes": _without(_number(root / "memory" / "memory.usage_in_bytes"), memory.get("total_inactive_file")),
         "anonymous_bytes": memory.get("total_rss"),
-        "limit_bytes": limit if limit and limit < 1 << 60 else None,  # "no limit" is a very large number there
+        "limit_bytes": limit
+        if limit and limit < 1 << 60
+        else None,  # version 1 reports "no limit" as a very large number
     }
 
 

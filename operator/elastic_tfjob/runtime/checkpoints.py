@@ -1,19 +1,18 @@
-"""A directory of checkpoints of which only complete ones count.
+"""A directory of checkpoints, of which only complete ones count.
 
-TensorFlow writes a checkpoint as several files. After all of them, a marker is written that lists their names and
-sizes: `elastic-1200.complete`. A checkpoint is one whose marker is there and whose files are as the marker says, so
-one that was cut off half-way (killed, disk full, copied in part) is never resumed from. All through tf.io.gfile, so the
+TensorFlow writes a checkpoint as several files. After these a marker is written, `elastic-1200.complete`, which lists
+their names and sizes. A checkpoint is complete if its marker exists and its files are as the marker says, so training
+never resumes from one that was cut off (killed, disk full, copied in part). All access is through tf.io.gfile, so the
 directory may be a URL.
 
-In a directory that is a path a checkpoint is complete first, and durable later: beside training its files are flushed
-to the disk (fsync), then its marker is replaced by one that says `"durable": true`. Only then are older ones deleted,
-so that a power loss at any moment leaves a durable one. A program resumes from a complete one that is not durable (the
-next size of a job does, moments after the save); whether its content outlived a power loss is seen by the checksums
-that TensorFlow keeps of each value. A marker with `"durable": false` whose files are not whole is what a power loss
-left of an unfinished save.
+In a directory that is a path, a checkpoint is complete first and durable later: beside training its files are flushed
+to disk (fsync), then its marker is replaced by one with `"durable": true`. Only then are older checkpoints deleted, so
+a power loss at any moment leaves a durable one. A program also resumes from a complete checkpoint that is not durable
+(the next size of a job does, moments after the save); TensorFlow's checksum of each value shows whether it survived a
+power loss. A marker with `"durable": false` whose files are incomplete is what a power loss left of an unfinished save.
 
-A file system that does not answer is no empty directory: only "not found" means that nothing is there. Whatever else
-goes wrong is tried again for some seconds and then raised, so that a training job never begins anew by accident.
+A file system that does not answer is not an empty directory: only "not found" means that a file does not exist. Any
+other error is retried for some seconds and then raised, so a job never restarts its training from step 0 by accident.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ from elastic_tfjob.runtime.protocol import brief, some
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
-_RETRY_S = (0.1, 0.3, 1.0, 3.0)
-"""Waited before each further attempt to read what could not be read."""
-_BROKEN = ("checksum", "corrupt", "truncated", "too short")
-"""What TensorFlow says of a checkpoint whose content is not what was written."""
+_RETRY_WAITS_S = (0.1, 0.3, 1.0, 3.0)
+"""Waits before each further attempt to read."""
+_DAMAGE_WORDS = ("checksum", "corrupt", "truncated", "too short")
+"""Words in TensorFlow's errors about a checkpoint whose content has changed since it was written."""
 _FLUSH_FAILED = "flush_failed"
-_MARKER_LIMIT = 1 << 24  # without a number, GFile reads as many bytes as what has replaced the file has by then
-_PATTERN = "*?[\\"
-_AFTER_SWITCH_S = 1.0
-"""So long after a switch the checkpoint of the switch is made durable: the first step comes first."""
+_MARKER_BYTES = 1 << 24  # without a limit, GFile reads as many bytes as a file that has replaced this one
+_PATTERN_CHARACTERS = "*?[\\"
+_DELAY_AFTER_SWITCH_S = 1.0
+"""The checkpoint of a switch is made durable after this delay: the first step goes first."""
 _SLOT = "/.OPTIMIZER_SLOT/"
 _Result = TypeVar("_Result")
 
 
 class Mismatch(RuntimeError):
-    """A checkpoint does not hold all of the program's variables, or holds some in another shape or type."""
+    """A checkpoint lacks variables of the program, or has some in another shape or type."""
 
 
 class Checkpoints:
     """The last `keep` checkpoints of `checkpoint` (a tf.train.Checkpoint) in `directory`.
 
-    `options`: each a tf.train.CheckpointOptions, which says who writes and reads: the first is used until it fails, and
-    the next one from then on. `partial`: variables of the program that a checkpoint does not hold keep their values.
-    `complete` is to be called before the first `save`. Raises ValueError for a directory in whose path TensorFlow would
-    see a pattern when it reads, and none when it writes.
+    `options`: tf.train.CheckpointOptions, which say where values are written and read; the first is used until it
+    fails, and the next one from then on. `partial`: variables of the program that a checkpoint lacks keep their values.
+    `complete` must be called before the first `save`. Raises ValueError for a directory that TensorFlow would read as a
+    pattern, but write as a path.
     """
 
     def __init__(
@@ -68,66 +67,65 @@ class Checkpoints:
     ) -> None:
         import tensorflow as tf  # noqa: PLC0415
 
-        if any(character in directory for character in _PATTERN):
+        if any(character in directory for character in _PATTERN_CHARACTERS):
             raise ValueError(
-                f"the checkpoint directory is {directory!r}; TensorFlow cannot read where {_PATTERN} occur"
+                f"the checkpoint directory is {directory!r}; TensorFlow cannot read from a path with one of the "
+                f"characters {_PATTERN_CHARACTERS}"
             )
         self.checkpoint, self.directory, self.keep, self.options = checkpoint, directory, keep, list(options)
         self.partial = partial
         self._tf = tf
         self._files = tf.io.gfile
         self._restored: str | None = None
-        """What was restored, until the variables that were made since have been looked for in it."""
+        """The path of the restored checkpoint, until variables that were created later have been compared with it."""
         self._unsettled: int | None = None
-        """The step that was saved since `settle` was called last."""
-        self._known: dict[int, bool] = {}
-        """Whether a step's checkpoint is complete, of those that were looked at or written. One that could not be
-        looked at is not among them, and is not deleted."""
+        """The step that was saved since the last call of `settle`."""
+        self._is_complete: dict[int, bool] = {}
+        """By step, whether the checkpoint is complete; only those that were read or written. One that could not be read
+        is not included, and is not deleted."""
         self._durable: set[int] = set()
-        """Steps whose checkpoints are known to outlive a power loss."""
+        """Steps whose checkpoints survive a power loss."""
         self._foreign: dict[int, str] = {}
-        """Steps whose checkpoints another job has written, and which."""
-        self._doubt: Exception | None = None
-        """Why a checkpoint that may have been durable cannot be used, if there is one."""
+        """Steps whose checkpoints another job has written, and that job."""
+        self._damage: Exception | None = None
+        """Why a checkpoint that may have been durable cannot be used; None if there is no such checkpoint."""
         self._writing: int | None = None
         self._lock = threading.Lock()
-        """Of the steps above and of each marker that is replaced: `_beside` is another thread."""
+        """Guards the steps above, and the replacement of markers: `_background` is another thread."""
         self.not_durable: str | None = None
-        """Why the newest checkpoint that was to be made durable is not."""
+        """Why the newest checkpoint is not durable; None if it is, or will be."""
         self._local = durability.local(directory)
         self._parents_synced = False
         self.lease = Lease(tf, directory)
-        self._beside = durability.BackgroundSync(self._settle, self.lease.renew, RENEW_S)
-        # TensorFlow makes a function for every save, and then warns that it does.
+        self._background = durability.BackgroundSync(self._settle, self.lease.renew, RENEW_S)
+        # TensorFlow traces a function for every save, and warns about that.
         tf.get_logger().addFilter(lambda record: "tf_function_save" not in record.getMessage())
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, all_ready: Callable[[bool], bool], **facts: Any) -> dict[str, Any]:
-        """Write a checkpoint; gives step, at (Unix time), seconds, bytes, path. `settle` is to follow, once nobody
-        waits any more. Raises InUse where another job has written this step or writes to this directory now, and what
-        TensorFlow raises; what was written by then is deleted, lest it keep a full volume full.
-
-        `all_ready`: tells the other workers whether this one can write, and whether all can. Writing adds up what they
-        have, so whoever came alone would wait for ever.
-        """
+        """Write a checkpoint; returns step, at (Unix time), seconds, bytes and path. Call `settle` afterwards, when no
+        process waits for this one. `all_ready`: takes whether this worker can write, and returns whether all workers
+        can; writing sums values over all workers, so a single one would wait without end. `facts`: more keys for the
+        marker. Raises InUse if another job has written this step or writes to this directory now, and what TensorFlow
+        raises; the files written by then are deleted, so that they do not fill the volume."""
         with self._lock:
-            self._known.pop(step, None)
+            self._is_complete.pop(step, None)
             self._durable.discard(step)
             self._writing = step
         try:
-            saved = self._in_turn(lambda options: self._write(step, all_ready, options, facts))
+            saved = self._with_fallback(lambda options: self._write(step, all_ready, options, facts))
         except BaseException:
             with self._lock:
                 self._writing = None
             self._delete_old(step)
             raise
         with self._lock:
-            self._known[step], self._unsettled, self._writing = True, step, None
+            self._is_complete[step], self._unsettled, self._writing = True, step, None
         return saved
 
-    def _in_turn(self, do: Callable[[Any], _Result]) -> _Result:
-        """Do it with whoever writes and reads; where that fails, with the next one."""
+    def _with_fallback(self, do: Callable[[Any], _Result]) -> _Result:
+        """Call `do` with the first options; where that fails, with the next ones from now on."""
         while True:
             try:
                 return do(self.options[0])
@@ -136,7 +134,7 @@ class Checkpoints:
             except Exception as error:
                 if len(self.options) == 1:
                     raise
-                print(f"parameter servers: {error}; the chief does it from now on", file=sys.stderr, flush=True)
+                print(f"WARNING: the chief saves for parameter servers now: {error}", file=sys.stderr, flush=True)
                 del self.options[0]
 
     def _write(
@@ -145,9 +143,9 @@ class Checkpoints:
         begin = time.monotonic()
         name = f"{_PREFIX}{step}"
         path = f"{self.directory}/{name}"
-        _together(lambda: self._make_room(step, path), all_ready)
+        _prepare_together(lambda: self._make_room(step, path), all_ready)
         self.checkpoint.write(path, options=options)
-        sizes = self._patiently(lambda: self._sizes(name))
+        sizes = self._with_retries(lambda: self._sizes(name))
         seconds = time.monotonic() - begin
         marker = {"step": step, "at": time.time(), "seconds": round(seconds, 4), "bytes": sum(sizes.values()), **facts}
         temporary = f"{path}.marker"
@@ -165,10 +163,11 @@ class Checkpoints:
             raise InUse(f"{path} is a checkpoint of {self._foreign[step]}; this job does not replace it")
         self._files.makedirs(self.directory)
         with contextlib.suppress(self._tf.errors.NotFoundError):
-            self._files.remove(f"{path}.complete")  # it would vouch for files that are being replaced
+            self._files.remove(f"{path}.complete")  # its files are being replaced
 
     def _sizes(self, name: str) -> dict[str, int]:
-        """The files of a checkpoint that has just been written. Parameter servers may have, and a listing be old."""
+        """The files of a checkpoint that has just been written, with their sizes in bytes. Raises _Contradiction where
+        some are missing: the listing may be outdated after parameter servers have written."""
         found = {
             each: self._files.stat(f"{self.directory}/{each}").length
             for each in self._files.listdir(self.directory)
@@ -176,48 +175,48 @@ class Checkpoints:
         }
         parts = Counter(each.rpartition("-of-")[2] for each in found if "-of-" in each)
         if f"{name}.index" not in found or not any(int(of) == count for of, count in parts.items()):
-            raise _Unsure(f"{name} has been written, and of its files there are {some(sorted(found)) or 'none'}")
+            raise _Contradiction(f"{name} has been written, but these are all its files: {some(sorted(found)) or '-'}")
         return found
 
     def write_elsewhere(self, all_ready: Callable[[bool], bool]) -> None:
-        """A worker's part in a save whose files are the chief's: what it writes is thrown away."""
+        """Take part in a save as a worker other than the chief: the chief's files count, and this one's are deleted."""
         with contextlib.ExitStack() as stack:
-            folder = _together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
+            folder = _prepare_together(lambda: stack.enter_context(tempfile.TemporaryDirectory()), all_ready)
             self.checkpoint.write(f"{folder}/discarded", options=self.options[0])
 
     def settle(self) -> None:
-        """Have the newest save made durable, and then what it replaces deleted, by another thread."""
+        """Have the background thread make the newest save durable, and delete the checkpoints it replaces."""
         step, self._unsettled = self._unsettled, None
         if step is not None:
-            self._beside.give(step)
+            self._background.give(step)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until what was given to `settle` is durable, or could not be made so; whether that was within that
+        """Wait until all that `settle` was called for is done, successful or not. Returns whether that was within the
         time."""
-        return self._beside.wait(seconds)
+        return self._background.wait(seconds)
 
     def _settle(self, step: int) -> None:
-        """In the other thread. The save that comes next may be under way."""
+        """In the background thread. The next save may be under way."""
         try:
             self._make_durable(step)
             self.not_durable = None
-        except Exception as error:  # not counted as durable: the one that was before it stays
+        except Exception as error:  # it does not count as durable, so the previous durable one is kept
             self.not_durable = f"the checkpoint of step {step} may not survive a power loss: {brief(error)}"
             print(self.not_durable, file=sys.stderr, flush=True)
         self._delete_old(step)
 
     def _make_durable(self, step: int) -> None:
-        """Raises OSError or ValueError where that cannot be done. A second attempt would prove nothing: after a flush
-        that failed the kernel takes what it could not write for written."""
+        """Raises OSError or ValueError if it fails. It is not retried: after a failed flush the kernel counts the data
+        as written, so a second flush would prove nothing."""
         if self._local is not None and step not in self._durable:
             folder, name = self._local, f"{_PREFIX}{step}"
             with open(f"{folder}/{name}.complete") as file:
                 marker = json.load(file)
             if marker.get(_FLUSH_FAILED):
-                raise OSError("the program that wrote it could not flush it")
+                raise OSError("the program that wrote it could not flush it to disk")
             try:
                 durability.sync_files(folder, marker["files"])
-            except OSError:  # the next program's flush would succeed, and prove nothing either
+            except OSError:  # noted for the next program, whose flush would succeed and prove nothing either
                 with contextlib.suppress(OSError):
                     self._replace_marker(step, {**marker, _FLUSH_FAILED: True}, flush=False)
                 raise
@@ -232,7 +231,7 @@ class Checkpoints:
                 self._durable.add(step)
 
     def _replace_marker(self, step: int, marker: dict[str, Any], *, flush: bool = True) -> bool:
-        """Replace a marker, unless its checkpoint is being written again; whether it was replaced. Raises OSError."""
+        """Replace a marker, unless its checkpoint is being rewritten; whether it was replaced. Raises OSError."""
         path = f"{self._local}/{_PREFIX}{step}"
         durability.write(f"{path}.durable", json.dumps(marker), flush=flush)
         with self._lock:
@@ -241,22 +240,22 @@ class Checkpoints:
             return self._writing != step
 
     def _delete_old(self, newest: int) -> None:
-        """Delete what unfinished saves up to `newest` left, and all checkpoints but the last `keep`, the last durable
-        one, the one just written and those of other jobs. What cannot be deleted is left for next time, and so is what
-        could not be looked at."""
+        """Delete the files of unfinished saves up to `newest`, and all checkpoints except the last `keep`, the last
+        durable one, the one just written and those of other jobs. Files that cannot be read or deleted are left for
+        the next time."""
         try:
             names = [name.rstrip("/") for name in self._files.listdir(self.directory)]
         except Exception:
             return
         marked = {int(match[1]) for match in map(_MARKER.fullmatch, names) if match}
         with self._lock:
-            known, foreign, writing = dict(self._known), set(self._foreign), self._writing
+            known, foreign, writing = dict(self._is_complete), set(self._foreign), self._writing
             good = sorted((step for step in marked - foreign if known.get(step)), reverse=True)
             durable = [step for step in good if step in self._durable]
         kept = {*good[: self.keep], *durable[:1], *(marked - known.keys()), *foreign}
         kept.update(step for step in (newest, writing) if step is not None and (step == writing or known.get(step)))
         old = [(match[0], int(match[1])) for match in map(_FILE.fullmatch, names) if match]
-        # Markers first: what is deleted in part is not complete.
+        # Markers first: a checkpoint that is deleted in part is not complete.
         for name, step in sorted(old, key=lambda each: not each[0].endswith(".complete")):
             if step <= newest and step not in kept:
                 path = f"{self.directory}/{name}"
@@ -269,11 +268,11 @@ class Checkpoints:
     # -- resuming ------------------------------------------------------------------------------------------------------
 
     def complete(self) -> list[dict[str, Any]]:
-        """All complete checkpoints: those of this job, newest first, then those of other jobs; the marker's content and
-        `path`. Raises what TensorFlow raises when it cannot be known whether there is one, and RuntimeError if there
-        are some and all that may have been durable are damaged."""
+        """All complete checkpoints: those of this job, newest first, then those of other jobs. Each is the content of
+        its marker with `path`. Raises what TensorFlow raises if the directory cannot be read, and RuntimeError if there
+        are checkpoints and all that may have been durable are damaged."""
         found: list[dict[str, Any]] = []
-        doubt: Exception | None = None
+        damage: Exception | None = None
         damaged: list[str] = []
         known: dict[int, bool] = {}
         durable: set[int] = set()
@@ -281,9 +280,9 @@ class Checkpoints:
         markers = filter(None, map(_MARKER.fullmatch, self._names()))
         for step, name in sorted(((int(match[1]), match[0]) for match in markers), reverse=True):
             try:
-                marker, unfinished = self._patiently(lambda name=name: self._look(name))  # type: ignore[misc]
-            except Exception as error:  # whatever is wrong with one, the next may be right
-                doubt = error
+                marker, unfinished = self._with_retries(lambda name=name: self._read_marker(name))  # type: ignore[misc]
+            except Exception as error:  # the next one may be readable
+                damage = error
                 print(f"cannot read {self.directory}/{name}: {error}", file=sys.stderr, flush=True)
                 continue
             known[step] = marker is not None
@@ -299,24 +298,24 @@ class Checkpoints:
                     durable.add(step)
                 found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
         with self._lock:
-            self._known, self._durable, self._foreign = known, durable, foreign
-        if damaged and doubt is None:
-            doubt = RuntimeError(
+            self._is_complete, self._durable, self._foreign = known, durable, foreign
+        if damaged and damage is None:
+            damage = RuntimeError(
                 f"no checkpoint in {self.directory} is as it was written ({some(damaged)}): files are missing or have "
-                "other sizes; delete what is there to begin at step 0"
+                "other sizes. Delete the directory's files to begin at step 0"
             )
-        self._doubt = doubt
-        if not found and doubt is not None:
-            raise doubt
+        self._damage = damage
+        if not found and damage is not None:
+            raise damage
         return sorted(found, key=lambda each: each["step"] in foreign)
 
-    def _look(self, name: str) -> tuple[dict[str, Any] | None, bool]:
-        """What a marker says; None if it is not what was written, or the files are not as it says. Then also whether
-        that is how a power loss leaves a save that was not durable."""
+    def _read_marker(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+        """The content of a marker; None if it is damaged, or the files are not as it says. Then also whether a power
+        loss leaves a save that was not durable like that."""
         with self._files.GFile(f"{self.directory}/{name}", "r") as file:
             text = ""
             try:
-                text = file.read(_MARKER_LIMIT)
+                text = file.read(_MARKER_BYTES)
                 marker = json.loads(text)
                 files = dict(marker.pop("files"))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -328,18 +327,18 @@ class Checkpoints:
         return (marker, False) if files and whole else (None, marker.get("durable") is False)
 
     def _names(self) -> list[str]:
-        """What is in the directory; nothing if there is no such directory. Raises what TensorFlow raises."""
+        """The names in the directory; none if it does not exist. Raises what TensorFlow raises."""
 
         def names() -> list[str]:
             try:
                 return list(self._files.listdir(self.directory))
             except self._tf.errors.NotFoundError:
-                # It says so of a directory that it could not look at, too. Asked for that alone it says which.
+                # TensorFlow raises this for a directory that it could not read, too. `stat` tells the two apart.
                 if self._is_there():
-                    raise _Unsure(f"{self.directory} is there and cannot be listed") from None
+                    raise _Contradiction(f"{self.directory} exists and cannot be listed") from None
                 return []
 
-        return self._patiently(names)
+        return self._with_retries(names)
 
     def _is_there(self) -> bool:
         try:
@@ -350,45 +349,43 @@ class Checkpoints:
         except self._tf.errors.FailedPreconditionError:
             if "://" in self.directory:
                 raise
-            return False  # below a file there is nothing
+            return False  # the path is below a file
 
-    def _patiently(self, do: Callable[[], _Result]) -> _Result:
-        """Do it again, and again, where the file system may answer otherwise next time."""
+    def _with_retries(self, do: Callable[[], _Result]) -> _Result:
+        """Call `do`, and retry it after errors that may be temporary."""
         errors = self._tf.errors
         final = (errors.NotFoundError, errors.DataLossError, errors.InvalidArgumentError, errors.UnimplementedError)
-        for wait in _RETRY_S:
+        for wait in _RETRY_WAITS_S:
             try:
                 return do()
             except (*final, errors.OutOfRangeError):
                 raise
-            except (errors.OpError, OSError, _Unsure) as error:
-                print(f"{self.directory}: {error}; tried again in {wait} s", file=sys.stderr, flush=True)
+            except (errors.OpError, OSError, _Contradiction) as error:
+                print(f"{self.directory}: {error}; retry in {wait} s", file=sys.stderr, flush=True)
                 time.sleep(wait)
         return do()
 
-    def restore_newest(self, agreement: Any, *, chief: bool, after_switch: bool = False) -> dict[str, Any] | None:
-        """Restore the newest complete checkpoint that can be, and give it; None where training begins. `agreement`: an
-        agreement.Agreement of many workers, which all restore what the chief has for the newest, and all an older one
-        if one of them cannot. `after_switch`: the newest was written moments ago on a machine that still runs, so
-        values that nothing reads yet are not verified. Raises InUse where another job that runs writes to the
-        directory, Mismatch, and RuntimeError where none can be restored."""
+    def restore_newest(self, barrier: Any, *, chief: bool, after_switch: bool = False) -> dict[str, Any] | None:
+        """Restore the newest complete checkpoint that can be restored; returns its marker's content with `path`, None
+        if there is no checkpoint. `barrier`: the StartBarrier of several workers, which all restore the chief's newest,
+        and all an older one if one of them cannot. `after_switch`: the newest was written moments ago on a machine that
+        still runs, so values that are not read yet are not verified. Raises InUse if another running job writes to the
+        directory, Mismatch, and RuntimeError if no checkpoint can be restored."""
         if chief:
             (self.lease.take_over if after_switch else self.lease.acquire)()
-            self._beside.start()
+            self._background.start()
         left, problem, lost = self.complete(), None, False
         while True:
             newest = left[0]["step"] if left else -1
-            if agreement is not None:
-                newest = agreement.sum(newest + 1 if chief else 0)[0] - 1
+            if barrier is not None:
+                newest = barrier.sum(newest + 1 if chief else 0)[0] - 1
             if newest < 0:
                 break
             each = next((each for each in left if each["step"] == newest), None)
             if each is None:
-                raise RuntimeError(
-                    f"checkpoint of step {newest} is not in {self.directory} here; do all workers share it?"
-                )
+                raise RuntimeError(f"step {newest} is not in this worker's {self.directory}; all workers must share it")
             error = self._try_to_restore(each["path"], verify=problem is not None or not after_switch)
-            if agreement is not None and not agreement.all(error is None):
+            if barrier is not None and not barrier.all(error is None):
                 error = error or RuntimeError("another worker cannot restore it")
             if error is None:
                 if chief:
@@ -397,18 +394,18 @@ class Checkpoints:
             problem = error
             print(f"cannot restore {each['path']}: {error}", file=sys.stderr, flush=True)
             broken = isinstance(error, (self._tf.errors.DataLossError, self._tf.errors.OutOfRangeError))
-            self._known[newest] = not broken
+            self._is_complete[newest] = not broken
             lost = lost or not broken or each.get("durable") is not False
             left.remove(each)
         if lost:
             raise RuntimeError(f"no checkpoint in {self.directory} can be restored") from problem
-        if self._doubt is not None:  # what is broken was never durable, but something else there was
-            raise self._doubt
+        if self._damage is not None:  # the damaged ones were never durable, but another one may have been
+            raise self._damage
         print(f"no checkpoint in {self.directory}: training begins at step 0", file=sys.stderr, flush=True)
         return None
 
     def _begin(self, step: int, *, after_switch: bool) -> None:
-        """The program that saved it may not have come to make it durable."""
+        """Make the restored checkpoint durable: the program that saved it may have ended before that."""
         if step in self._foreign:
             print(
                 f"resumed from step {step} of {self._foreign[step]}, which is not running: this job has no checkpoint "
@@ -417,10 +414,10 @@ class Checkpoints:
                 flush=True,
             )
         elif step not in self._durable:
-            self._beside.give(step, _AFTER_SWITCH_S if after_switch else 0.0)
+            self._background.give(step, _DELAY_AFTER_SWITCH_S if after_switch else 0.0)
 
     def _try_to_restore(self, path: str, *, verify: bool) -> Exception | None:
-        """The error, if there is one. Raises Mismatch: an older checkpoint would hide it."""
+        """Returns the error, if there is one. Raises Mismatch: restoring an older checkpoint would hide it."""
         try:
             self.restore(path, verify=verify)
         except Mismatch:
@@ -430,10 +427,10 @@ class Checkpoints:
         return None
 
     def restore(self, path: str, *, verify: bool = False) -> None:
-        """Raises Mismatch unless it holds all variables that the program has made so far (those that are made later
-        are restored then) in their shapes, or what TensorFlow raises. `verify`: values for variables that are made
-        later are read, too, so that damage is seen now."""
-        self._in_turn(lambda options: self._patiently(lambda: self._read(path, options, verify=verify)))
+        """Restore a checkpoint. Variables that the program creates later are restored when they are created. `verify`:
+        read the values of those as well, so that damage is found now. Raises Mismatch if the checkpoint lacks variables
+        that exist now or has them in another shape, and what TensorFlow raises."""
+        self._with_fallback(lambda options: self._with_retries(lambda: self._read(path, options, verify=verify)))
         self._restored = path
 
     def _read(self, path: str, options: Any, *, verify: bool) -> None:
@@ -444,18 +441,18 @@ class Checkpoints:
                 self._verify(path)
             self.checkpoint.read(path, options=options).expect_partial()
         except (errors.NotFoundError, errors.InvalidArgumentError) as error:
-            # TensorFlow says so where it could not list the directory, too.
-            if self._look(f"{path.rpartition('/')[2]}.complete")[0] is not None:
-                raise _Unsure(f"{path} is whole and cannot be read: {error}") from error
+            # TensorFlow raises this where it could not list the directory, too.
+            if self._read_marker(f"{path.rpartition('/')[2]}.complete")[0] is not None:
+                raise _Contradiction(f"{path} is complete and cannot be read: {error}") from error
             raise
         except errors.OpError as error:
-            if any(word in str(error).lower() for word in _BROKEN):  # a reader gives no code
+            if any(word in str(error).lower() for word in _DAMAGE_WORDS):  # a reader raises no specific error
                 raise errors.DataLossError(None, None, str(error)) from error
             raise
 
     def _verify(self, path: str) -> None:
-        """Read what `read` will not: TensorFlow compares each value that it reads with its checksum. Raises what it
-        raises."""
+        """Read the values that `checkpoint.read` does not: TensorFlow checks the checksum of each value that it reads.
+        Raises what TensorFlow raises."""
         train, errors = self._tf.train, self._tf.errors
         read: set[str] = set()
         if hasattr(train, "CheckpointView"):
@@ -469,24 +466,25 @@ class Checkpoints:
                     reader.get_tensor(key)
                 except (errors.DataLossError, errors.OutOfRangeError, errors.NotFoundError):
                     raise
-                except Exception:  # a type that a reader cannot give
+                except Exception:  # a type that a reader cannot return
                     continue
 
     def not_restored(self) -> str:
-        """What the program has made since `restore`, and the checkpoint has no value for: it began with initial values.
-        Empty if there is nothing of that kind, and when asked again. To be asked before a `save` deletes old ones."""
+        """The variables that the program has created since `restore` and that the checkpoint lacks: they began with
+        their initial values. Empty if there are none, and at the second call. To be called before the first `save`,
+        which deletes old checkpoints."""
         path, self._restored = self._restored, None
         if path is None or self.partial:
             return ""
         try:
-            return self._differences(path)
+            return self._missing_variables(path)
         except Exception as error:  # training goes on
-            print(f"cannot compare with {path}: {error}", file=sys.stderr, flush=True)
+            print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
 
     def compare(self) -> None:
-        """Raises Mismatch if the newest checkpoint lacks variables of the program or holds them in another shape or
-        type; nothing else, since nothing depends on it yet."""
+        """Compare the program with the newest checkpoint. Raises Mismatch if it lacks variables of the program or has
+        them in another shape or type; other errors are only printed, since nothing depends on them yet."""
         try:
             newest = self.complete()[:1]
             for each in newest:
@@ -494,18 +492,18 @@ class Checkpoints:
         except Mismatch:
             raise
         except Exception as error:
-            print(f"cannot compare with what is in {self.directory}: {error}", file=sys.stderr, flush=True)
+            print(f"cannot compare the program with {self.directory}: {error}", file=sys.stderr, flush=True)
 
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
-        if others := self._other_shapes(path):
+        if others := self._shape_differences(path):
             raise Mismatch(f"{path} does not fit this program: {some(others)}. Does a shape depend on the job's size?")
-        if not self.partial and (lacks := self._differences(path)):
+        if not self.partial and (lacks := self._missing_variables(path)):
             raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) starts them with their initial values")
 
-    def _other_shapes(self, path: str) -> list[str]:
-        """Each variable of the program that a checkpoint holds in a shape or type that it cannot be restored from. A
-        variable in parts has the shape of the whole, however many parts there are."""
+    def _shape_differences(self, path: str) -> list[str]:
+        """The program's variables that a checkpoint has in another shape or type. A variable in parts has the shape of
+        the whole, whatever the number of parts."""
         train = self._tf.train
         if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
             return []
@@ -521,16 +519,16 @@ class Checkpoints:
             if attribute != "VARIABLE_VALUE" or variable is None or not _is_variable(variable):
                 continue
             own_name = getattr(variable, "path", None) or getattr(variable, "name", None)
-            told = f"{name} ({own_name})" if isinstance(own_name, str) else name
+            text = f"{name} ({own_name})" if isinstance(own_name, str) else name
             own_shape, own_type = variable.shape, self._tf.as_dtype(variable.dtype).base_dtype
             if not self._tf.TensorShape(shape).is_compatible_with(own_shape):
-                found.append(f"{told} has shape {tuple(shape)} in the checkpoint and {tuple(own_shape)} in the program")
+                found.append(f"{text} has shape {tuple(shape)} in the checkpoint and {tuple(own_shape)} in the program")
             elif types[key].base_dtype != own_type:
-                found.append(f"{told} has type {types[key].name} in the checkpoint and {own_type.name} in the program")
+                found.append(f"{text} has type {types[key].name} in the checkpoint and {own_type.name} in the program")
         return found
 
-    def _differences(self, path: str) -> str:
-        """Which variables of the program a checkpoint has no value for; empty if it has all."""
+    def _missing_variables(self, path: str) -> str:
+        """A message about the program's variables that a checkpoint lacks; empty if it has all."""
         train = self._tf.train
         if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
             return ""
@@ -546,10 +544,10 @@ class Checkpoints:
             return ""
         unused = {name for name, node in _paths(0, view.children) if node not in matched}
         values = (key.partition("/.ATTRIBUTES/")[0] for key, _ in train.list_variables(path))
-        spare = [name for name in values if name in unused and name != "save_counter"]
+        unknown = [name for name in values if name in unused and name != "save_counter"]
         return (
             f"{path} has no value for {some(lacks)} of this program"
-            + (f"; it has {some(spare)}, which the program has not" if spare else "")
+            + (f"; it has {some(unknown)}, which the program lacks" if unknown else "")
             + ". Was something renamed?"
         )
 
@@ -559,35 +557,35 @@ def _is_variable(each: Any) -> bool:
 
 
 def _slot(held: dict[str, Any], name: str) -> Any:
-    """The variable that an optimizer keeps beside another one, by the name of its value: `w/.OPTIMIZER_SLOT/opt/m`."""
+    """An optimizer's slot variable by the name of its value: `w/.OPTIMIZER_SLOT/opt/m`."""
     variable, _, rest = name.partition(_SLOT)
     optimizer, _, slot = rest.rpartition("/")
     try:
         return held[optimizer].get_slot(held[variable], slot)
-    except Exception:  # neither is in the program, or the slot is not made yet
+    except Exception:  # the program lacks one of them, or the slot does not exist yet
         return None
 
 
-def _together(prepare: Callable[[], _Result], all_ready: Callable[[bool], bool]) -> _Result:
-    """What `prepare` gives, where all workers have prepared; else all raise."""
+def _prepare_together(prepare: Callable[[], _Result], all_ready: Callable[[bool], bool]) -> _Result:
+    """Call `prepare` in all workers; returns its result if it succeeded in all of them, and raises otherwise."""
     try:
         prepared = prepare()
     except Exception:
         all_ready(False)
         raise
     if not all_ready(True):
-        raise RuntimeError("another worker cannot write its part")
+        raise RuntimeError("another worker cannot write its part of the checkpoint")
     return prepared
 
 
-class _Unsure(Exception):
-    """The file system contradicts itself."""
+class _Contradiction(Exception):
+    """Two answers of the file system contradict each other."""
 
 
 def _paths(root: Any, children: Callable[[Any], dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Each object below `root` once, with the shortest path to it, as in the names of a checkpoint's values."""
+    """Each object below `root` once, with the shortest path to it, as in the keys of a checkpoint."""
     found, seen, todo = [], {_key(root)}, [("", root)]
-    for path, each in todo:  # grows meanwhile
+    for path, each in todo:  # the list grows meanwhile
         for name, child in children(each).items():
             if _key(child) not in seen:
                 seen.add(_key(child))

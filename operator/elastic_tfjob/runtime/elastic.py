@@ -1,4 +1,4 @@
-"""`ElasticCheckpoint`: what a training program uses to report, to be checkpointed, and to go on with another size.
+"""`ElasticCheckpoint`: reports progress, saves checkpoints, and lets a job change its size.
 
     elastic = ElasticCheckpoint(tf.train.Checkpoint(model=model, optimizer=optimizer), total_steps=2000)
     step = elastic.resume(warm_up=one_step)
@@ -8,7 +8,7 @@
         elastic.step(step, loss=loss, examples=32)
 
 With Keras: `model.fit(data, callbacks=[elastic.callback()])`. Without launcher and operator it is a plain checkpoint:
-saved at intervals and on SIGTERM, resumed from at the next start.
+saved at intervals and on SIGTERM, restored at the next start.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import preload, protocol, shared_folder_probe, stderr_pipe
+from elastic_tfjob.runtime import preload, protocol, shared_folder_probe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
-from elastic_tfjob.runtime.fit import callback
+from elastic_tfjob.runtime.keras_callback import callback
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
 
-# -- A training program's side of the files that it shares with its launcher: see protocol.py --------------------------
+# -- The program's side of the files that it shares with its launcher: see protocol.py ---------------------------------
 
 
 class Hello:
-    """What one generation's program says and is told. Without a launcher it says nothing, and nothing holds it back.
+    """The messages between one generation's program and its launcher. Without a launcher nothing is written, and the
+    program never waits.
 
-    `shared`, `generation`: the pod's directory and the program's generation, as in its environment. Raises ValueError
-    for a generation that is no number.
+    `shared`, `generation`: the pod's shared directory and the program's generation, as in its environment. Raises
+    ValueError if the generation is not a number.
     """
 
     def __init__(self, shared: str | None, generation: str | None) -> None:
@@ -46,63 +47,63 @@ class Hello:
         if shared and generation:
             self.folder = protocol.generation_directory(Path(shared), int(generation))
 
-    def hello(self) -> None:
-        """Tell the launcher that this program can be rescaled, and what it set before it imported TensorFlow."""
+    def say_hello(self) -> None:
+        """Report that this program can be rescaled, and the variables it set before it imported TensorFlow."""
         if self.folder is None:
             return
-        hello = {"pid": os.getpid(), "environment": preload.read_early(os.environ)}
-        preload.tell()
+        hello = {"pid": os.getpid(), "environment": preload.library_variables(os.environ)}
+        preload.report_imports()
         with contextlib.suppress(OSError):
             protocol.write(self.folder.parent / protocol.HELLO, hello)
             protocol.write(self.folder / protocol.HELLO, hello)
 
-    def is_closed(self) -> bool:
-        """Whether the launcher holds this program back: its generation is prepared beside the one that runs."""
+    def must_wait(self) -> bool:
+        """Whether this program must wait: its generation is prepared beside the running one."""
         return (
             self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
         )
 
     def say_ready(self) -> None:
-        """Raises OSError: who cannot say so would wait for ever."""
+        """Report that this program waits in resume(). Raises OSError: otherwise it would wait without end."""
         if self.folder is not None:
             protocol.write(self.folder / protocol.READY, {"pid": os.getpid()})
 
     def say_begun(self) -> None:
-        """This worker has begun with its chief."""
+        """Report that this worker has begun with its chief."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 protocol.write(self.folder / protocol.BEGUN, {"pid": os.getpid(), "at": time.time()})
 
-    def request(self) -> str | None:
-        """The id of the save that is asked for now, if one is."""
+    def save_request(self) -> str | None:
+        """The id of the save that the launcher asks for now; None if it asks for none."""
         if self.folder is None or not (self.folder / protocol.SAVE).exists():
             return None
         return (protocol.read(self.folder / protocol.SAVE) or {}).get("id")
 
-    def answer(self, request: str, step: int, *, ok: bool, why: str | None) -> None:
-        """To a request to save."""
+    def answer_save(self, request: str, step: int, *, ok: bool, why: str | None) -> None:
+        """Answer a request to save: whether the checkpoint of `step` is written, else `why` not."""
         assert self.folder is not None
         answer = {"id": request, "ok": ok, "why": why, "step": step, "at": time.time()}
         try:
             protocol.write(self.folder / protocol.SAVED, answer)
-        except OSError as error:  # no answer: the launcher will give up after its time-out
-            print(f"cannot answer the launcher: {error}", file=sys.stderr, flush=True)
+        except OSError as error:  # without an answer, the launcher gives up after its timeout
+            print(f"WARNING: the answer to the launcher cannot be written: {error}", file=sys.stderr, flush=True)
 
 
 def imported() -> None:
-    """Tell the launcher that this program has the hook, though it may take long until it uses it."""
+    """Report that this program has imported the hook; it may take long until it uses it."""
     with contextlib.suppress(OSError, ValueError):
         folder = Hello(os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)).folder
         if folder is not None:
             protocol.write(folder / protocol.IMPORTED, {})
 
 
-# -- How the workers of a MultiWorkerMirroredStrategy decide alike: each learns the sum of what all say ----------------
+# -- Decisions that all workers of a MultiWorkerMirroredStrategy take together -----------------------------------------
 
 
 class StartBarrier:
-    """Sums over all workers of a MultiWorkerMirroredStrategy, by which they decide alike. Every worker must call in the
-    same order."""
+    """Sums over all workers of a MultiWorkerMirroredStrategy, from which each worker takes the same decision. Each call
+    waits for all workers, and every worker must make the same calls in the same order."""
 
     def __init__(self, tf: Any, strategy: Any) -> None:
         self._tf, self._strategy = tf, strategy
@@ -110,7 +111,7 @@ class StartBarrier:
         @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
         def total(values: Any) -> Any:
             def reduce(values: Any) -> Any:
-                here = tf.identity(values)  # an argument is on no device, and only what is on one can be summed
+                here = tf.identity(values)  # an argument is on no device, and all_reduce needs a tensor on one
                 return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
 
             return strategy.run(reduce, args=(values,))
@@ -118,39 +119,39 @@ class StartBarrier:
         self._total = total
 
     def all(self, here: bool) -> bool:
-        """Whether it is so in every worker. Raises as `sum` does."""
+        """Whether `here` is true in every worker. Raises what `sum` raises."""
         return not self.sum(int(not here))[0]
 
     def sum(self, *values: int) -> list[int]:
-        """The sum of each value. Raises what TensorFlow raises when a worker is gone."""
+        """The sum of each value over all workers. Raises what TensorFlow raises when a worker is gone."""
         results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))
-        # Every replica of a worker brings the worker's value, so a chief's own value comes back once per replica.
+        # Every replica of a worker contributes the worker's value, so the sum has it once per replica.
         return [int(value) // len(results) for value in results[0].numpy()]
 
 
-def needed(tf: Any, strategy: Any) -> bool:
-    """Whether there are other workers to agree with."""
+def needs_barrier(tf: Any, strategy: Any) -> bool:
+    """Whether the strategy has other workers."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
         strategy.extended.worker_devices
     )
 
 
-# A chief whose training would wait for ever is ended, so that its container is started again and goes on.
-#
-# TensorFlow's ClusterCoordinator has a thread for each worker. Where a parameter server is lost while a worker is away
-# (a node that had both, for instance), that thread fails on a check of its own, "There is no inflight closures to
-# mark_failed", and nobody hears of the lost parameter server: `join()` never returns (seen with TensorFlow 2.21).
+# -- A chief whose training would hang ---------------------------------------------------------------------------------
+# It is ended, so that its container restarts and training continues. TensorFlow's ClusterCoordinator has a thread for
+# each worker. If a parameter server is lost while a worker is away (a node that had both, for instance), that thread
+# fails on an assertion, "There is no inflight closures to mark_failed", and the program never gets the error of the
+# lost parameter server: `join()` never returns (seen with TensorFlow 2.21).
 
 THREADS = "WorkerClosureProcessingLoop-"
-"""What TensorFlow calls them."""
+"""TensorFlow's names of these threads begin with this."""
 _FAILED = 1
-"""As a program ends that does not catch the error of a lost parameter server."""
+"""The exit code of a program that does not catch the error of a lost parameter server."""
 
 
-@functools.cache  # the hook of the first call would be called by the second one's
-def end_with_its_threads() -> None:
-    """From now on this process ends where one of those threads does by an error, which is printed as before. Other
-    threads are none of its business. Once is enough."""
+@functools.cache  # a second hook would call the first one
+def end_with_coordinator_threads() -> None:
+    """End this process when one of those threads ends with an error, which is printed as before. Other threads are not
+    affected. Only the first call has an effect."""
     before = threading.excepthook
 
     def hook(arguments: Any) -> None:
@@ -159,8 +160,8 @@ def end_with_its_threads() -> None:
         if thread is None or not thread.name.startswith(THREADS) or arguments.exc_type is SystemExit:
             return
         print(
-            "elastic-tfjob: a parameter server was lost while a worker was away, of which TensorFlow's coordinator "
-            "does not tell the program. It ends, to go on from its last checkpoint.",
+            "elastic-tfjob: a parameter server was lost while a worker was away, and TensorFlow's coordinator does not "
+            "report that to the program. The program ends and restarts from its last checkpoint.",
             file=sys.stderr,
         )
         for stream in (sys.stdout, sys.stderr):
@@ -172,14 +173,14 @@ def end_with_its_threads() -> None:
 
 
 _POLL_S = 0.005
-_FIRST_S = 5.0
-"""The first checkpoint of a program comes so soon, whatever the interval: it shows whether saving works at all, and
-makes parameter servers connect to the chief. At SIGTERM they could not: a pod that is ended has no name any more."""
-_AGREE_S = 0.25
-"""How often the workers of a MultiWorkerMirroredStrategy ask each other whether one of them was told to save."""
-_KILLED_S = 60.0
+_FIRST_CHECKPOINT_S = 5.0
+"""The first checkpoint is due this soon after training begins, whatever the interval. It shows whether saving works,
+and makes parameter servers connect to the chief. At SIGTERM they could not: a pod that is ending has no name."""
+_AGREEMENT_S = 0.25
+"""How often the workers of a MultiWorkerMirroredStrategy ask each other whether one of them must save."""
+_CHIEF_GONE_S = 60.0
 _DURABLE_S, _DURABLE_AT_END_S = 300.0, 5.0
-"""How long a program waits for its last checkpoint to be durable: when all steps are done, and at SIGTERM."""
+"""A program waits at most this long until its last checkpoint is durable: after its last step, and at SIGTERM."""
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -187,11 +188,15 @@ imported()
 
 
 def batch_size_per_worker(batch_size: int, batch: str = "fixed", workers: int | None = None) -> int:
-    """Examples in one worker's batch. `fixed`: `batch_size` is that of all workers together and stays the same when
-    their number changes (rounded up). `scaled`: `batch_size` is one worker's, so the total grows with their number.
-    `workers` is by default what TF_CONFIG says. Raises ValueError for other words, or sizes below 1."""
+    """The number of examples in one worker's batch.
+
+    `batch_size`: examples, an integer of at least 1. `batch`: `fixed` if `batch_size` is the total of all workers,
+    which stays the same when their number changes (the result is rounded up); `scaled` if it is one worker's, so that
+    the total grows with their number. `workers`: their number, by default from TF_CONFIG. Raises ValueError for another
+    `batch` or a number below 1, and TypeError if `batch_size` is not a whole number.
+    """
     if batch not in ("fixed", "scaled"):
-        raise ValueError(f"batch is {batch!r}; it may be 'fixed' or 'scaled'")
+        raise ValueError(f"batch is {batch!r}; it must be 'fixed' or 'scaled'")
     batch_size = whole("batch_size", batch_size)
     if workers is None:
         workers = protocol.Task.of(os.environ.get("TF_CONFIG")).workers
@@ -201,20 +206,26 @@ def batch_size_per_worker(batch_size: int, batch: str = "fixed", workers: int | 
 
 
 class ElasticCheckpoint:
-    """Reports progress, saves when due or asked, resumes from the newest complete checkpoint.
+    """Reports progress, saves when a checkpoint is due or requested, and resumes from the newest complete checkpoint.
 
-    `checkpoint`: a tf.train.Checkpoint of all that training changes. `directory`: path or URL for tf.io.gfile; by
-    default $ELASTIC_TFJOB_CHECKPOINT_DIR, which the operator sets from the job's annotation; if there is none, nothing
-    is saved and the job cannot be rescaled. `total_steps`: when training ends (then the last checkpoint is written).
-    Saved every `every_steps` steps or `every_s` seconds, whichever comes first, and with `every_s` also 5 s after
-    training has begun; the last `keep` are kept. `batch_size` and `batch`: see batch_size_per_worker. `strategy`:
-    needed for MultiWorkerMirroredStrategy, where every worker makes the same calls. `sharded`: parameter servers write
-    and read their own parts of a checkpoint, else the chief does all; by default they do where all of them see
-    `directory`. `partial`: resume() also from a checkpoint that does not hold all variables of this program; those that
-    it lacks keep their initial values. Numbers may be NumPy's or TensorFlow's.
+    `checkpoint`: a tf.train.Checkpoint of everything that training changes.
+    `directory`: a path, or a URL for tf.io.gfile. By default $ELASTIC_TFJOB_CHECKPOINT_DIR, which the operator sets
+    from the job's annotation; without either, nothing is saved and the job cannot be rescaled.
+    `total_steps`: the number of steps after which training ends; the last checkpoint is written then.
+    `every_steps`, `every_s`: a checkpoint is due after this many steps or seconds, whichever comes first; with
+    `every_s` the first one is due 5 s after training begins. None switches one of them off.
+    `keep`: the number of checkpoints to keep, at least 1.
+    `batch_size`, `batch`: see batch_size_per_worker.
+    `strategy`: needed for MultiWorkerMirroredStrategy, where every worker must make the same calls.
+    `sharded`: True if parameter servers write and read their own parts of a checkpoint, False if the chief does all; by
+    default True where all of them see `directory`.
+    `partial`: True to resume from a checkpoint that lacks some of the program's variables; these keep their initial
+    values. Numbers may be NumPy's or TensorFlow's.
 
-    A save that fails does not end training: it is reported, and tried again when the next one is due. In a directory
-    that is a path, a checkpoint is made durable (fsync) beside training, and older ones are deleted after that.
+    Raises TypeError for a number of another type, ValueError for one out of range or a directory with one of `*?[\\`.
+
+    A failed save does not end training: it is reported, and tried again when the next one is due. In a directory that
+    is a path, a checkpoint is made durable (fsync) beside training, and older ones are deleted after that.
     """
 
     def __init__(
@@ -238,12 +249,12 @@ class ElasticCheckpoint:
         total_steps = None if total_steps is None else whole("total_steps", total_steps)
         every_steps = None if every_steps is None else whole("every_steps", every_steps)
         if keep < 1:
-            raise ValueError(f"keep is {keep}; at least one checkpoint must be kept")
+            raise ValueError(f"keep is {keep}; it must be at least 1")
         if every_steps is not None and every_steps < 1:
             raise ValueError(f"every_steps is {every_steps}; it must be at least 1")
         self.task = protocol.Task.of(os.environ.get("TF_CONFIG"))
         self.batch_size = None if batch_size is None else batch_size_per_worker(batch_size, batch, self.task.workers)
-        """Examples in one worker's batch, if the constructor was told a `batch_size`."""
+        """Examples in one worker's batch; None without `batch_size`."""
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
         self._checkpoints = None
         if directory is not None:
@@ -254,23 +265,23 @@ class ElasticCheckpoint:
             atexit.register(self._checkpoints.lease.release)
         elif self.task.chief:
             _warn_without_directory()
-        self._agreement = StartBarrier(tf, strategy) if needed(tf, strategy) else None
+        self._start_barrier = StartBarrier(tf, strategy) if needs_barrier(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
-        self._contact = Hello(shared, generation)
+        self._hello = Hello(shared, generation)
         report_to = Path(shared) if shared and self.task.chief else None
         self.progress = Progress(report_to, int(generation or 0), self._watch)
         self.progress.total_steps = total_steps
-        self._request: str | None = None  # the id of the save that the launcher asked for
-        self._answered: str | None = None
-        self._attention = self._terminated = self._waiting = False
+        self._save_request: str | None = None  # the id of the save that the launcher asks for
+        self._answered_request: str | None = None
+        self._has_work = self._terminated = self._waiting = False
         self._step: int | None = None
         self._saved_step = -1
-        self._next_step = self._agree_at = 0
-        self._due_at = math.inf
+        self._next_step = self._next_agreement_step = 0
+        self._due_at_s = math.inf
         if self.task.chief:
-            end_with_its_threads()
-        self._contact.hello()
+            end_with_coordinator_threads()
+        self._hello.say_hello()
 
     @property
     def resumed(self) -> bool:
@@ -279,72 +290,76 @@ class ElasticCheckpoint:
 
     @property
     def examples_of_a_batch(self) -> int:
-        """With parameter servers a batch is one worker's, else all workers' together; 0 without `batch_size`."""
-        return (self.batch_size or 0) * (self.task.workers if self._agreement is not None else 1)
+        """Examples in a batch: one worker's with parameter servers, else the total of all workers; 0 without
+        `batch_size`."""
+        return (self.batch_size or 0) * (self.task.workers if self._start_barrier is not None else 1)
 
     # -- what a program calls ------------------------------------------------------------------------------------------
 
     def resume(self, warm_up: Callable[[], object] | None = None) -> int:
-        """The step to go on from: the newest complete checkpoint's, or 0.
+        """Restore the newest complete checkpoint; returns its step, or 0 if there is none.
 
-        If this program was prepared beside a running one, this waits until it is to take over. Before that, `warm_up`
-        is called, which should do what the first step does (it traces and compiles); the checkpoint that is then
-        restored undoes it. Raises RuntimeError if there are checkpoints and none of them can be restored, the newest
-        lacks variables of this program (unless `partial`) or has one in another shape, or another job that runs writes
-        to the directory; and what TensorFlow raises if the directory cannot be read.
+        In a program that was prepared beside a running one, this waits until it takes over. Before that, `warm_up` is
+        called once. It should do what the first step does (which traces and compiles); the restored checkpoint undoes
+        it. Raises RuntimeError if there are checkpoints and none can be restored, if the newest lacks variables of this
+        program (unless `partial`) or has one in another shape, or if another running job writes to the directory.
+        Raises what TensorFlow raises if the directory cannot be read.
         """
         prepared = self.is_prepared()
         if prepared:
             if warm_up is not None:
                 warm_up()
-            if self._checkpoints is not None:  # while the one before it still trains, and goes on if this one fails
+            if self._checkpoints is not None:  # the running program trains on if this fails
                 self._checkpoints.compare()
         self._barrier()
         found = None
         if self._checkpoints is not None:
-            found = self._checkpoints.restore_newest(self._agreement, chief=self.task.chief, after_switch=prepared)
+            found = self._checkpoints.restore_newest(self._start_barrier, chief=self.task.chief, after_switch=prepared)
         self._step = int(found["step"]) if found else 0
         self._saved_step = self._step if found else -1
         self.progress.begin(self._step, found)
-        self._plan_next(_FIRST_S)
+        self._plan_next(_FIRST_CHECKPOINT_S)
         self._handle_sigterm()
         return self._step
 
     def step(self, step: int, loss: Any = None, examples: int = 0) -> None:
-        """`step` steps are done in all, `examples` examples since the last call. `loss`: a number or an eager tensor.
-        To be called between steps, with none in flight (after `coordinator.join()`), at best every 50 ms or more often:
-        here checkpoints are saved. `step` and `examples` may be NumPy's or TensorFlow's. Raises RuntimeError before
-        resume(), TypeError and ValueError for what is no such number."""
+        """Report progress; saves a checkpoint if one is due or requested.
+
+        `step`: the number of steps done in all. `loss`: a number or an eager tensor with one value. `examples`: the
+        number of examples since the last call. To be called between steps, with none in flight (after
+        `coordinator.join()`), at least every 50 ms if possible. Numbers may be NumPy's or TensorFlow's. Raises
+        RuntimeError before resume(), TypeError for a value of another type, and ValueError for a negative number.
+        """
         if self._step is None:
             raise RuntimeError("ElasticCheckpoint.resume() must be called before step()")
         step, examples, loss = whole("step", step), whole("examples", examples), scalar("loss", loss)
         self._step = step
         self.progress.count(step, loss, examples)
-        if self._agreement is not None:
-            if step >= self._agree_at:
-                self._agree(step)
-        elif self._attention or step >= self._next_step:
-            self._attend(step)
+        if self._start_barrier is not None:
+            if step >= self._next_agreement_step:
+                self._work_together(step)
+        elif self._has_work or step >= self._next_step:
+            self._work(step)
 
     def callback(self) -> Any:
-        """A callback for `Model.fit`, of Keras 3 or of tf-keras. It resumes when training begins and counts batches; a
-        resumed `fit` ends when `total_steps` are done. Under a prepared program the first batch is the warm-up.
-        Examples are counted if the constructor was told a `batch_size`.
+        """A callback for `Model.fit` of Keras 3 or tf-keras. It resumes when training begins and counts batches; a
+        resumed `fit` ends after `total_steps`. In a prepared program the first batch is the warm-up. Examples are
+        counted if the constructor got a `batch_size`.
 
-        With parameter servers (tf-keras only) Keras takes no callback for each batch: see runtime/fit.py.
+        With parameter servers (tf-keras only) Keras calls no callback for each batch: see runtime/keras_callback.py.
         """
         return callback(self)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def _attend(self, step: int) -> None:
-        """Something is due, or asked for."""
+    def _work(self, step: int) -> None:
+        """Save if a checkpoint is due or requested, and do what follows from it."""
         terminated = self._terminated
-        self._attention = False
+        self._has_work = False
         total = self.progress.total_steps
         finished = total is not None and step >= total
-        request = None if finished else self._request
-        due = step >= self._next_step or time.monotonic() >= self._due_at
+        request = None if finished else self._save_request
+        due = step >= self._next_step or time.monotonic() >= self._due_at_s
         if request is None and not (terminated or finished or due):
             return
         saved = self._save(step)
@@ -352,44 +367,44 @@ class ElasticCheckpoint:
             self._answer(request, step, saved)
         self._settle()
         if request is not None and saved:
-            self._wait(request)
+            self._stand_still(request)
         if terminated:
             self._end()
         if finished:
             self._finish()
 
-    def _agree(self, step: int) -> None:
-        """The same as _attend in every worker of a MultiWorkerMirroredStrategy: what the chief knows, all do."""
-        assert self._agreement is not None
+    def _work_together(self, step: int) -> None:
+        """`_work` for a MultiWorkerMirroredStrategy: every worker does what the chief decides."""
+        assert self._start_barrier is not None
         total = self.progress.total_steps
         finished = total is not None and step >= total
         chief = self.task.chief
-        request = self._request if chief else None
-        due = chief and (step >= self._next_step or time.monotonic() >= self._due_at)
+        request = self._save_request if chief else None
+        due = chief and (step >= self._next_step or time.monotonic() >= self._due_at_s)
         rate = self.progress.rate()
-        every = min(max(int(rate * _AGREE_S), 1), 1000) if chief else 0
-        some_due, some_asked, some_terminated, every = self._agreement.sum(
+        every = min(max(int(rate * _AGREEMENT_S), 1), 1000) if chief else 0
+        some_due, some_asked, some_terminated, every = self._start_barrier.sum(
             int(due), int(request is not None), int(self._terminated), every
         )
-        self._agree_at = step + every
+        self._next_agreement_step = step + every
         if total is not None and not finished:
-            self._agree_at = min(self._agree_at, total)
+            self._next_agreement_step = min(self._next_agreement_step, total)
         if not (some_due or some_asked or some_terminated or finished):
             return
         saved = self._save(step)
         if request is not None and not finished:
             self._answer(request, step, saved)
         self._settle()
-        if some_asked and not finished and self._agreement.sum(int(saved and chief))[0]:
-            self._wait_together(request)
+        if some_asked and not finished and self._start_barrier.sum(int(saved and chief))[0]:
+            self._stand_still_together(request)
         if some_terminated:
             self._end()
         if finished:
             self._finish()
 
     def _save(self, step: int) -> bool:
-        """Whether the newest checkpoint is of this step."""
-        self._attention = False
+        """Save; returns whether the newest checkpoint is of this step."""
+        self._has_work = False
         if step == self._saved_step:
             self._plan_next()
             return True
@@ -397,15 +412,15 @@ class ElasticCheckpoint:
             self.progress.save_error = "no checkpoint directory"
             self._plan_next()
             return False
-        self._tell_what_was_not_restored()
-        all_ready = bool if self._agreement is None else self._agreement.all
+        self._report_not_restored()
+        all_ready = bool if self._start_barrier is None else self._start_barrier.all
         try:
             if self.task.chief:
                 facts = {"generation": self.progress.generation, "workers": self.task.workers}
                 self.progress.checkpoint = self._checkpoints.save(step, all_ready, **facts)
             else:
                 self._checkpoints.write_elsewhere(all_ready)
-        except Exception as error:  # of the file system, or of a parameter server: the next step will tell
+        except Exception as error:  # of the file system or a parameter server; the next step fails if that is lost
             self.progress.save_error = brief(error)
             print(f"checkpoint at step {step} failed: {self.progress.save_error}", file=sys.stderr, flush=True)
             self._plan_next()
@@ -418,12 +433,12 @@ class ElasticCheckpoint:
         return True
 
     def _settle(self) -> None:
-        """Have the new checkpoint made durable and old ones deleted, but not before who waits for it knows of it."""
+        """Have the new checkpoint made durable and old ones deleted. Called after the launcher has its answer."""
         if self._checkpoints is not None:
             self._checkpoints.settle()
 
     def _finish(self) -> None:
-        """All steps are done: nothing is kept waiting by this."""
+        """After the last step: wait until the last checkpoint is durable."""
         if self._checkpoints is not None:
             self._checkpoints.wait(_DURABLE_S)
             self._checkpoints.lease.release()
@@ -434,16 +449,16 @@ class ElasticCheckpoint:
         if self._checkpoints is not None:
             self.progress.durability_error = self._checkpoints.not_durable
 
-    def _tell_what_was_not_restored(self) -> None:
-        """At the first save, when all variables have been made."""
+    def _report_not_restored(self) -> None:
+        """At the first save all variables exist: report those that the checkpoint did not have."""
         if self._checkpoints is None or not self.task.chief:
             return
-        if told := self._checkpoints.not_restored():
-            self.progress.not_restored = told
-            print(f"WARNING: variables began with initial values: {told}", file=sys.stderr, flush=True)
+        if missing := self._checkpoints.not_restored():
+            self.progress.not_restored = missing
+            print(f"WARNING: variables began with initial values: {missing}", file=sys.stderr, flush=True)
 
     def _plan_next(self, within_s: float = math.inf) -> None:
-        """When the next checkpoint is due; `within_s`, if there is an interval in seconds at all."""
+        """Set when the next checkpoint is due: after `within_s` at the latest, if there is an interval in seconds."""
         assert self._step is not None
         self._next_step = self._step + self._every_steps if self._every_steps else sys.maxsize
         total = self.progress.total_steps
@@ -451,52 +466,52 @@ class ElasticCheckpoint:
             self._next_step = min(self._next_step, total)
         elif total is not None:
             self._next_step = sys.maxsize
-        self._due_at = time.monotonic() + min(self._every_s, within_s) if self._every_s else math.inf
+        self._due_at_s = time.monotonic() + min(self._every_s, within_s) if self._every_s else math.inf
 
     # -- with the launcher ---------------------------------------------------------------------------------------------
 
     def is_prepared(self) -> bool:
-        """Whether this program is prepared beside one that runs: then resume() waits."""
-        prepared = self._contact.is_closed()
-        if self._agreement is not None:
-            prepared = bool(self._agreement.sum(int(prepared))[0])
+        """Whether this program is prepared beside a running one, so that resume() waits."""
+        prepared = self._hello.must_wait()
+        if self._start_barrier is not None:
+            prepared = bool(self._start_barrier.sum(int(prepared))[0])
         return prepared
 
     def _barrier(self) -> None:
-        """Wait until this generation is to run. With many workers, only the chief waits for its launcher; the others
-        wait for the chief, whose word is there sooner."""
-        if self._contact.is_closed():
-            self._contact.say_ready()
-            while (self._agreement is None or self.task.chief) and self._contact.is_closed():
+        """Wait until this generation runs. With several workers only the chief waits for its launcher; the others wait
+        for the chief, which knows first."""
+        if self._hello.must_wait():
+            self._hello.say_ready()
+            while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
-        if self._agreement is not None:
-            self._agreement.sum(0)
-            if self._contact.is_closed():  # the chief's launcher has decided: this one's may know
-                self._contact.say_begun()
-        stderr_pipe.restore()
+        if self._start_barrier is not None:
+            self._start_barrier.sum(0)
+            if self._hello.must_wait():  # the chief's launcher has decided; this worker's launcher learns it here
+                self._hello.say_begun()
+        protocol.restore_stderr()
 
     def _watch(self) -> None:
-        """In the other thread, some times a second: is there something to do at the next step?"""
+        """In the reporting thread, four times a second: note whether the next step has something to do."""
         if self.task.trains:
-            request = self._contact.request()
-            self._request = None if request == self._answered else request
-            if self._request is not None:
-                self._attention = True
-        if self._terminated or time.monotonic() >= self._due_at:
-            self._attention = True
+            request = self._hello.save_request()
+            self._save_request = None if request == self._answered_request else request
+            if self._save_request is not None:
+                self._has_work = True
+        if self._terminated or time.monotonic() >= self._due_at_s:
+            self._has_work = True
         self._note_durability()
 
     def _answer(self, request: str, step: int, saved: bool) -> None:
-        """The launcher learns that all is saved (and training stands still), or why it is not."""
-        self._answered, self._request = request, None
+        """Tell the launcher that the checkpoint is written and training stands still, or why it is not written."""
+        self._answered_request, self._save_request = request, None
         if saved:
             self.progress.close()
-        self._contact.answer(request, step, ok=saved, why=self.progress.save_error)
+        self._hello.answer_save(request, step, ok=saved, why=self.progress.save_error)
 
-    def _wait(self, request: str) -> None:
-        """Until killed, or told to go on."""
+    def _stand_still(self, request: str) -> None:
+        """Wait until this process is killed, or the launcher withdraws its request."""
         self._waiting = True
-        while self._contact.request() == request:
+        while self._hello.save_request() == request:
             if self._terminated:
                 self._end()
             time.sleep(_POLL_S)
@@ -504,17 +519,17 @@ class ElasticCheckpoint:
         self.progress.reopen()
         self.progress.pause()
 
-    def _wait_together(self, request: str | None) -> None:
-        assert self._agreement is not None
+    def _stand_still_together(self, request: str | None) -> None:
+        assert self._start_barrier is not None
         default = None
         if request is None and threading.current_thread() is threading.main_thread():
-            default = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler runs while this waits for the chief
+            default = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would not run while this waits
         if request is not None:
-            self._wait(request)
+            self._stand_still(request)
         try:
-            self._agreement.sum(0)  # the chief comes here only when it goes on
+            self._start_barrier.sum(0)  # the chief gets here only if training continues
         except Exception:
-            time.sleep(_KILLED_S)  # the chief has gone, most likely as it should: then so does this
+            time.sleep(_CHIEF_GONE_S)  # the chief has ended, most likely by a switch: this process will be ended too
             raise
         if default is not None:
             signal.signal(signal.SIGTERM, default)
@@ -523,7 +538,7 @@ class ElasticCheckpoint:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _handle_sigterm(self) -> None:
-        """Save at the next step when the replica is ended, unless the program has a handler of its own."""
+        """Save at the next step after SIGTERM, unless the program has a handler of its own."""
         if threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, None):
@@ -532,13 +547,12 @@ class ElasticCheckpoint:
         def terminate(*_: object) -> None:
             if self._waiting:
                 self._end()
-            self._terminated = self._attention = True
+            self._terminated = self._has_work = True
 
         signal.signal(signal.SIGTERM, terminate)
 
     def _end(self) -> None:
-        """End at once, as a program does that SIGTERM has ended: TensorFlow's threads may be waiting for replicas that
-        are gone by now."""
+        """End at once with SIGTERM's exit code: TensorFlow's threads may be waiting for replicas that are gone."""
         if not self._waiting:
             if self._checkpoints is not None:
                 self._checkpoints.wait(_DURABLE_AT_END_S)
@@ -549,11 +563,11 @@ class ElasticCheckpoint:
         os._exit(_TERMINATED)
 
 
-@functools.cache  # once in a process
+@functools.cache  # warn once in a process
 def _warn_without_directory() -> None:
     print(
-        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart begins at step 0, and the job is not "
-        "rescaled. Give it one, ElasticCheckpoint(checkpoint, '/checkpoints/mine'), or set the job's annotation "
+        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart begins at step 0, and the job cannot "
+        "be rescaled. Pass one, ElasticCheckpoint(checkpoint, '/checkpoints/mine'), or set the job's annotation "
         "elastic.kubeflow.org/checkpoint-dir",
         file=sys.stderr,
         flush=True,

@@ -1,4 +1,4 @@
-"""`python -m elastic_tfjob.runtime.install DIRECTORY`: write DIRECTORY/launcher.pyz, this package as one file."""
+"""`python -m elastic_tfjob.runtime.install DIRECTORY`: write DIRECTORY/launcher.pyz, this package in one file."""
 
 from __future__ import annotations
 
@@ -8,29 +8,17 @@ import tempfile
 import zipapp
 from pathlib import Path
 
-_MAIN = """
-import _signal as signal
-
-# Before all else is imported: the first process of a container does not get a SIGTERM that it neither handles nor
-# blocks, and its pod is ended half a minute later. (The module signal takes some time to import.)
-mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-
-from elastic_tfjob.runtime.launcher import main
-
-main(mask)
-"""
-
 
 def install(directory: Path) -> Path:
-    """Write the launcher for everybody to read. Raises OSError."""
+    """Write launcher.pyz, readable by every user; returns its path. Raises OSError."""
     package = Path(__file__).resolve().parent
     target = directory / "launcher.pyz"
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         staged = Path(folder) / "package"
         runtime = staged / "elastic_tfjob" / "runtime"
         runtime.mkdir(parents=True)
-        (staged / "__main__.py").write_text(_MAIN)
-        (staged / "elastic_tfjob" / "__init__.py").write_text('"""What the operator brought into this container."""\n')
+        (staged / "__main__.py").write_bytes((package / "__main__.py").read_bytes())
+        (staged / "elastic_tfjob" / "__init__.py").write_text('"""The part of elastic-tfjob for a training pod."""\n')
         for source in [*package.glob("*.py"), *package.glob("*/*.py")]:
             copy = runtime / source.relative_to(package)
             copy.parent.mkdir(exist_ok=True)

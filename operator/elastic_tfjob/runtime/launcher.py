@@ -2,15 +2,17 @@
 
     python3 launcher.pyz -- python train.py --steps 1000
 
-Level-based: several times a second what the operator commands (a file that follows an annotation of the pod) is
-compared with what runs, and one step is taken towards it. Which generation runs is kept in committed.json, so a
-restarted container goes on where it was. The chief's launcher alone decides a switch: its program has saved and waits
--> the barrier of the prepared one opens and the old one is stopped; nobody outside the pod is asked in between.
+Level-based: several times a second the launcher compares the operator's command (a file that shows an annotation of the
+pod) with what runs, and takes one step towards it. The running generation is kept in committed.json, so a restarted
+container continues with it. The chief's launcher alone decides a switch: its program has saved and waits -> the barrier
+of the prepared program opens, and the old program is stopped. No process outside the pod is asked in between.
 
-A job's result is as without the launcher: the running program's exit code is the launcher's, output goes straight to
-the container's, signals are forwarded, and whatever goes wrong in here is noted in launcher.log and changes nothing.
-One thing is more: where the command is a shell that does not pass a signal on, the program behind it gets the signal,
-and the container ends when that program has ended.
+The result of a job is the same as without the launcher: the launcher exits with the running program's exit code, output
+goes directly to the container's log, and signals are forwarded. An error of the launcher is written to launcher.log and
+changes nothing else. One thing is added: where the command is a shell that does not forward a signal, the program
+behind it gets the signal, and the container ends when that program has ended.
+
+How a generation replaces another one: docs/designs/rescale.md.
 """
 
 from __future__ import annotations
@@ -21,140 +23,97 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_tfjob.runtime import cgroup, protocol, spare
-from elastic_tfjob.runtime.forkserver import IGNORED
-from elastic_tfjob.runtime.programs import ARCHIVE, has_gpu
+from elastic_tfjob.runtime import cgroup, preload, processes, protocol
+from elastic_tfjob.runtime.forkserver import IGNORED_BY_PYTHON
+from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu
 from elastic_tfjob.runtime.protocol import LauncherCommand
-from elastic_tfjob.runtime.switching import Switching
-
-# -- The checkpoint that the operator asks for before it ends a pod ----------------------------------------------------
-# The program saves, and stands still from then on.
-#
-# The request is the one of a switch (save.json), so programs need know nothing of it. Where a save fails the program
-# trains on, and is asked again after a while: whether the pod ends without a checkpoint is the operator's decision.
-
-AGAIN_S = 10.0
-"""After a save that failed."""
-STANDS_S = 600.0
-"""So long a program that has saved stands still for the end of its pod. Where no operator is there to end it, it trains
-on for as long, and is asked again."""
-
-
-class SaveBeforeStop:
-    """`said` is what the exporter tells of it: `request`, `state` (`saving`, `saved`, `refused`), `why`, `step`."""
-
-    def __init__(self) -> None:
-        self.said: dict[str, Any] | None = None
-        self._id = ""
-        self._again_at = 0.0
-        self._saved_at = 0.0
-
-    @property
-    def waits(self) -> bool:
-        """Whether the program has been asked and has not answered yet."""
-        return self.said is not None and self.said["state"] == "saving"
-
-    def ask(self, folder: Path, request: int, now: float) -> None:
-        """Ask the program whose folder this is, once for each request, and take in its answer. Raises OSError."""
-        said = self.said
-        again = said is not None and said["state"] == "refused" and now >= self._again_at
-        if said is None or said["request"] != request or again:
-            self._id = f"stop-{request}-{time.time_ns()}"
-            protocol.write(folder / protocol.SAVE, {"id": self._id, "generation": request})
-            self.said = _said(request, "saving")
-        elif said["state"] == "saving":
-            answer = protocol.read(folder / protocol.SAVED)
-            if answer is None or answer.get("id") != self._id:
-                return
-            if answer.get("ok"):
-                self.said = _said(request, "saved", step=answer.get("step"))
-                self._saved_at = now
-            else:
-                self.withdraw(folder)
-                self.said = _said(request, "refused", why=str(answer.get("why") or "failed"))
-                self._again_at = now + AGAIN_S
-        elif said["state"] == "saved" and now - self._saved_at >= STANDS_S:
-            self.withdraw(folder)
-            self.said = _said(request, "refused", why=f"its pod was not ended for {STANDS_S:.0f} s, so it trains on")
-            self._again_at = now + STANDS_S
-
-    def withdraw(self, folder: Path) -> None:
-        """Let the program go on."""
-        self.said = None
-        with contextlib.suppress(OSError):
-            (folder / protocol.SAVE).unlink()
-
-
-def _said(request: int, state: str, *, why: str = "", step: object = None) -> dict[str, Any]:
-    return {"request": request, "state": state, "why": why, "step": step}
-
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
-"""Between two looks: while nothing goes on (each costs CPU time, which a small container has little of; a command is
-heard at once where the kernel tells of it), while programs come or go, and while all wait for a checkpoint."""
+"""Time between two looks: while nothing changes (each look costs CPU time, which a small container has little of; the
+kernel signals a new command at once where it can), while programs start or stop, and while a program saves."""
 STATUS_S = 3.0
-"""How often it says what the container uses; what changes, it says at once."""
+"""How often the launcher writes what the container uses. Changes of state are written at once."""
+HUNG_S = 60.0
+"""A forked program that works constructs its ElasticCheckpoint, or listens, long before this time."""
 _FORWARDED = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 ]
-_TOLD = {signal.SIGCHLD, signal.SIGIO}
-"""The kernel's, for the launcher itself: a child has ended, the folder of commands has changed."""
-_WATCHED = {*_FORWARDED, *_TOLD}
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WAKING = {signal.SIGCHLD, signal.SIGIO}
+"""Signals of the kernel for the launcher itself: a child has ended, the folder of the command file has changed."""
+_WATCHED = {*_FORWARDED, *_WAKING}
+_PR_SET_CHILD_SUBREAPER = 36
+_VOLUME_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOG_BYTES = 1 << 20
 
 
-@dataclass
-class Launcher(Switching):
-    """What one container runs, from its start to its end."""
+class Launcher:
+    """Carries out the operator's commands in one container: runs, prepares, switches and stops programs.
 
-    command: LauncherCommand | None = None
-    last_save: SaveBeforeStop = field(default_factory=SaveBeforeStop)
-    _seen: Any = None
-    _stamp: Any = None
-    _said: dict[str, Any] = field(default_factory=dict)
-    _status_at: float = 0.0
-    _cpu: list[tuple[float, float]] = field(default_factory=list)
-    _cgroup: dict[str, Any] = field(default_factory=dict)
+    `program`: the user's command line. `directory`: the pod's shared directory. `command_file`: the file of the
+    operator's commands, if there is one. `tf_config`: the TF_CONFIG of generation 0.
+    """
+
+    def __init__(self, program: list[str], directory: Path, command_file: Path | None, tf_config: str | None) -> None:
+        self.directory, self.command_file, self.tf_config = directory, command_file, tf_config
+        self.programs = Programs(program, directory, self._log)
+        self.command: LauncherCommand | None = None
+        self.switch: dict[str, Any] | None = None
+        """The last decision about another generation; it is kept in committed.json."""
+        self.preparation: dict[str, Any] | None = None
+        """How the newest prepared program became ready, and what that cost."""
+        self.save_before_stop = SaveBeforeStop()
+        self._save_id: str | None = None  # of the save for a switch that is under way
+        self._save_deadline_s = 0.0
+        self._command_text: str | None = None
+        self._command_stamp: tuple[int, int, int] | None = None
+        self._published: dict[str, Any] = {}
+        self._status_at_s = 0.0
+        self._cgroup: dict[str, Any] = {}
+        self._cpu_samples: list[tuple[float, float]] = []  # monotonic time, CPU seconds used
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def run(self, mask: set[Any]) -> int:
-        """Until the running program ends; gives the launcher's exit code. `mask`: signals that children block."""
-        self._mask = mask
+    def run(self, signal_mask: set[Any]) -> int:
+        """Run until the running program has ended; returns the exit code. `signal_mask`: the signals that a program
+        starts with blocked."""
+        programs = self.programs
+        programs.signal_mask = signal_mask
         if early := signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
             return 128 + int(min(early))
-        self._listen()
-        self._begin()
+        self._watch_command_folder()
+        self._start_first()
         while True:
             code = self._reap()
-            if code is None and self.ended_by is not None and not self.stopping:
-                code = 128 + self.ended_by
+            if code is None and programs.ended_by is not None and not programs.stopping:
+                code = 128 + programs.ended_by
             if code is not None:
-                self._kill(self.prepared)
-                self._forks.look()
+                programs.kill(programs.prepared)
+                programs.forks.poll()
                 self._publish(time.monotonic())
-                self._drain()
+                programs.drain_stderr()
                 return code
             try:
                 self._tick()
             except Exception as error:
                 self._log(f"{type(error).__name__}: {error}")
-                if self.running is not None and not self.running.pid:  # the user's program cannot be started
+                if programs.running is not None and not programs.running.pid:  # the user's program cannot be started
                     raise
-            received = signal.sigtimedwait(_WATCHED, self._pause())
-            if received is not None and received.si_signo not in _TOLD:
-                self._forward(received.si_signo)
+            received = signal.sigtimedwait(_WATCHED, self._poll_s())
+            if received is not None and received.si_signo not in _WAKING:
+                programs.forward(received.si_signo)
 
-    def _begin(self) -> None:
-        """Start what a restarted container ran, or what the operator commands, or generation 0."""
+    def _reap(self) -> int | None:
+        return self.programs.reap(saving=self._is_switching())
+
+    def _start_first(self) -> None:
+        """Start what the container ran before its restart, or the commanded generation, or generation 0."""
         self._read_command()
         committed = protocol.read(self.directory / protocol.COMMITTED)
         command = self.command
@@ -166,35 +125,44 @@ class Launcher(Switching):
         if command is None or command.action == "stop":
             self._start_running(0, self.tf_config)
         elif command.action in ("run", "save"):
-            self._start_running(command.generation, self._config(command))
+            self._start_running(command.generation, self._tf_config_of(command))
         # else: a new pod, whose program is prepared and waits
 
-    def _pause(self) -> float:
-        if self.asked is not None or self.last_save.waits:
+    def _start_running(self, generation: int, tf_config: str | None) -> None:
+        child = Child(generation, tf_config, state="running")
+        self.programs.running = child
+        with contextlib.suppress(OSError):
+            self._write_committed()
+        self.programs.start(child, opened=True)
+
+    def _poll_s(self) -> float:
+        if self._save_id is not None or self.save_before_stop.is_saving:
             return SAVING_POLL_S
-        busy = self.prepared or self.stopping or not self.running or self.result is not None
+        programs = self.programs
+        busy = programs.prepared or programs.stopping or not programs.running or programs.exit_code is not None
         return POLL_S if busy else IDLE_POLL_S
 
     def _tick(self) -> None:
-        now = time.monotonic()
-        if self.ended_by is not None or self.result is not None:  # all that is left is to wait for what still saves
+        now_s = time.monotonic()
+        programs = self.programs
+        if programs.ended_by is not None or programs.exit_code is not None:  # only remaining processes are waited for
             return
-        if news := self._forks.look():
+        if news := programs.forks.poll():
             self._log(news)
         self._read_command()
-        for child in self.stopping:
-            if child.kill_at is not None and now >= child.kill_at:
-                self._kill(child)
-        self._watch_prepared(now)
-        self._follow_chief(now)
+        programs.kill_overdue(now_s)
+        self._watch_prepared(now_s)
+        self._follow_chief(now_s)
         if self.command is not None:
-            self._towards(self.command, now)
-        self._watch_save(now)
-        self._publish(now)
+            self._carry_out(self.command, now_s)
+        self._watch_save(now_s)
+        self._publish(now_s)
 
-    def _listen(self) -> None:
-        """Have the kernel send SIGIO when a file in the folder of commands is replaced, as the kubelet does, or
-        written. Not every kernel does (dnotify); what it does not tell is seen a poll later."""
+    # -- the command ---------------------------------------------------------------------------------------------------
+
+    def _watch_command_folder(self) -> None:
+        """Have the kernel send SIGIO when a file in the command file's folder is replaced (as the kubelet does) or
+        written. Not every kernel can (dnotify); the poll sees a change without a signal."""
         if self.command_file is None:
             return
         with contextlib.suppress(OSError):
@@ -207,139 +175,356 @@ class Launcher(Switching):
         try:
             status = self.command_file.stat()  # through the symlink that the kubelet swaps
             stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if stamp == self._stamp:
+            if stamp == self._command_stamp:
                 return
             text = self.command_file.read_text().strip()
         except OSError:
             return
-        self._stamp = stamp
-        if not text or text == self._seen:
+        self._command_stamp = stamp
+        if not text or text == self._command_text:
             return
-        self._seen = text
+        self._command_text = text
         try:
             command = LauncherCommand.parse(text)
         except (ValueError, TypeError, RecursionError) as error:
-            self._log(f"command not understood, the last one stays: {error}")
+            self._log(f"invalid command, the previous one stays in force: {error}")
             return
         self._log(f"command: {command.action} {command.generation} {command.mode}")
-        # A generation that was refused may be tried again: only a repeated `switch` is the same attempt.
+        # A refused generation may be tried again: only a repeated `switch` is the same attempt.
         if command.action == "prepare" and self.switch and self.switch["generation"] == command.generation:
             self.switch = None
-            self._withdraw()  # else what is saved for the attempt before would commit it
+            self._withdraw_save()  # the answer to the previous attempt must not commit this one
         self.command = command
 
-    # -- towards the command -------------------------------------------------------------------------------------------
-
-    def _towards(self, command: LauncherCommand, now: float) -> None:
+    def _carry_out(self, command: LauncherCommand, now_s: float) -> None:
+        """Take one step towards the command."""
         if command.action == "stop":
             return
-        running = self.running
+        programs, running = self.programs, self.programs.running
         if command.action == "save":
-            self._cancel("the job is stopped")
-            self._drop_prepared()
-            if running is not None and running.task.chief and self._says_hello(running):
-                self.last_save.ask(self._folder(running), command.request, now)
+            self._cancel_switch("the job is stopped")
+            programs.drop_prepared()
+            if running is not None and running.task.chief and programs.said_hello(running):
+                self.save_before_stop.update(programs.folder(running), command.request, now_s)
             return
-        if running is not None and self.last_save.said is not None:
-            self.last_save.withdraw(self._folder(running))
+        if running is not None and self.save_before_stop.report is not None:
+            self.save_before_stop.withdraw(programs.folder(running))
         if command.action == "run":
-            if self.switch is not None and self.switch["generation"] != command.generation:
-                self._cancel("the operator took it back")
-            if running is not None and running.generation == command.generation:
-                self._drop_prepared()
-            elif self._is_prepared(command.generation):
-                if running is not None and running.task.chief:
-                    self._switch(command, now)  # nobody but this launcher has it take over, and never without a save
-                else:
-                    self._commit(now)
-            elif running is not None:
-                self._drop_prepared()
-                self.running = None
-                self._stop(running, now)
-            elif not self.stopping:  # its port may be the one that was in use
-                self._drop_prepared()
-                if not self.stopping:
-                    self._start_running(command.generation, self._config(command))
+            self._carry_out_run(command, now_s)
             return
         if running is not None and running.generation == command.generation:
             return
-        if self.prepared is not None and (
-            self.prepared.generation != command.generation or self.prepared.mode != command.mode
-        ):
-            self._cancel("another generation is prepared")
-            self._drop_prepared()
-        if self.prepared is None or (self.prepared.state == "starting" and not self.prepared.pid):
-            if not self.stopping:  # one of them may have the port
+        prepared = programs.prepared
+        if prepared is not None and (prepared.generation != command.generation or prepared.mode != command.mode):
+            self._cancel_switch("another generation is prepared")
+            programs.drop_prepared()
+        if programs.prepared is None or (programs.prepared.state == "starting" and not programs.prepared.pid):
+            if not programs.stopping:  # a stopping program may still use the port
                 self._prepare(command)
-            if self.prepared is None:
+            if programs.prepared is None:
                 return
         if command.action == "prepare":
-            self._cancel("the operator took it back")
+            self._cancel_switch("the operator took it back")
         else:
-            self._switch(command, now)
+            self._switch(command, now_s)
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    def _carry_out_run(self, command: LauncherCommand, now_s: float) -> None:
+        programs, running = self.programs, self.programs.running
+        if self.switch is not None and self.switch["generation"] != command.generation:
+            self._cancel_switch("the operator took it back")
+        if running is not None and running.generation == command.generation:
+            programs.drop_prepared()
+        elif self._is_prepared(command.generation):
+            if running is not None and running.task.chief:
+                self._switch(command, now_s)  # the chief's launcher decides the switch, and only after a save
+            else:
+                self._commit(now_s)
+        elif running is not None:
+            programs.drop_prepared()
+            programs.running = None
+            programs.stop(running, now_s)
+        elif not programs.stopping:  # a stopping program may still use the port
+            programs.drop_prepared()
+            if not programs.stopping:
+                self._start_running(command.generation, self._tf_config_of(command))
 
-    def _hook(self) -> bool | None:
-        """Whether the program that runs, and trains, has constructed ElasticCheckpoint: see docs/elastic.md."""
-        child = self.running
+    # -- preparing the next generation ---------------------------------------------------------------------------------
+
+    def _tf_config_of(self, command: LauncherCommand) -> str | None:
+        return self.tf_config if command.tf_config is None else command.tf_config
+
+    def _is_prepared(self, generation: int) -> bool:
+        child = self.programs.prepared
+        if child is None or child.generation != generation or child.state == "failed":
+            return False
+        return bool(child.pid) or child.state == "ready"
+
+    def _prepare(self, command: LauncherCommand) -> None:
+        """Start a generation beside the running program. A running program that trains must have reported that it uses
+        ElasticCheckpoint: otherwise its next generation would train at once instead of waiting. After a restart that
+        report takes a while."""
+        programs = self.programs
+        if programs.prepared is None:
+            programs.prepared = Child(command.generation, self._tf_config_of(command), command.mode)
+        child = programs.prepared
+        task = child.task
+        if task.trains and programs.running is not None and not programs.said_hello(programs.running):
+            child.why = "the running program does not use ElasticCheckpoint (yet)"
+            return
+        child.why = ""
+        if not task.trains and not task.serves:
+            # An evaluator is outside the cluster: it starts when it is to run.
+            child.state, child.has_program = "ready", False
+            return
+        line = preload.spare_command(programs.command, ARCHIVE) if command.mode == "spare" else programs.command
+        if line is None:
+            child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
+            return
+        child.has_program = command.mode != "spare"
+        try:
+            programs.start(child, line)
+        except OSError as error:
+            child.state, child.why = "failed", f"cannot be started: {error}"
+
+    def _watch_prepared(self, now_s: float) -> None:
+        """Notice when the prepared program is ready, or hangs."""
+        programs, child = self.programs, self.programs.prepared
+        if child is None or child.state != "starting" or not child.pid:
+            return
+        waits = protocol.read(programs.folder(child) / protocol.READY)
+        if not child.has_program:
+            ready = waits is not None and bool(waits.get("spare"))
+        elif child.task.trains:
+            ready = waits is not None and not waits.get("spare")
+        else:
+            ready = listens(child.task.port)
+        if ready:
+            child.state = "ready"
+            programs.restore_priority(child)  # it waits now; at the switch there is nothing left to do
+            self.preparation = {
+                "generation": child.generation,
+                "way": "fork" if child.forked else "exec",
+                "seconds": round(now_s - child.started_at_s, 3),
+                "cpu_s": processes.cpu_s(child.pid),
+            }
+            if child.checks_fork:
+                programs.forks.resolve_suspicion(works_without_fork=True)
+            self._log(f"generation {child.generation} is ready")
+        elif child.forked and now_s - child.started_at_s > HUNG_S and not programs.said_hello(child):
+            # Some threads and locks of libraries do not survive a fork; a process of its own may not hang.
+            programs.forks.suspect(f"forked, the program did nothing for {HUNG_S:.0f} s")
+            programs.drop_prepared()  # it is prepared again
+
+    def _follow_chief(self, now_s: float) -> None:
+        """Commit a prepared program that has begun with its chief, even while no operator can say so: the program it
+        replaces has lost its chief, and would end with an error."""
+        programs, child = self.programs, self.programs.prepared
+        if child is None or child.state != "ready" or child.task.chief or not child.task.trains:
+            return
+        if (programs.folder(child) / protocol.BEGUN).exists():
+            self._commit(now_s)
+
+    # -- switching to it -----------------------------------------------------------------------------------------------
+
+    def _is_switching(self) -> bool:
+        return self.switch is not None and self.switch["state"] == "saving"
+
+    def _switch(self, command: LauncherCommand, now_s: float) -> None:
+        programs, prepared, running = self.programs, self.programs.prepared, self.programs.running
+        assert prepared is not None
+        waits_as_spare = prepared.mode == "spare" and prepared.pid and not prepared.has_program
+        if waits_as_spare and prepared.task.serves and not has_gpu():
+            if prepared.state == "ready":
+                self._give_program(prepared)
+                prepared.state = "starting"
+            return
+        if running is None or not running.task.chief:
+            return
+        if self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "saving":
+            return  # decided
+        if self.switch is None or self.switch["generation"] != command.generation:
+            self._save_deadline_s = now_s + command.timeout_s
+            self._decide(command.generation, "saving")
+        if prepared.state == "failed":
+            self._refuse(prepared.why)
+        elif now_s >= self._save_deadline_s:
+            why = "not saved" if self._save_id else "not ready"
+            self._refuse(f"{why} within {command.timeout_s:g} s")
+        elif self._save_id is None and prepared.state == "ready":
+            self._save_id = f"{command.generation}-{time.time_ns()}"
+            request = {"id": self._save_id, "generation": command.generation}
+            protocol.write(programs.folder(running) / protocol.SAVE, request)
+
+    def _watch_save(self, now_s: float) -> None:
+        """Read the running program's answer to the request to save for a switch."""
+        programs = self.programs
+        if self._save_id is None or programs.running is None or programs.prepared is None:
+            return
+        answer = protocol.read(programs.folder(programs.running) / protocol.SAVED)
+        if answer is None or answer.get("id") != self._save_id:
+            return
+        if not answer.get("ok"):
+            self._refuse(f"checkpoint: {answer.get('why') or 'failed'}")
+        elif programs.prepared.state == "failed":
+            self._refuse(programs.prepared.why)
+        else:
+            self._commit(now_s)
+
+    def _commit(self, now_s: float) -> None:
+        """Make the prepared program the running one. Opening its barrier is the point of no return; an OSError before
+        that changes nothing. committed.json is written before and only renamed afterwards, so a volume that becomes
+        full in between cannot bring the old generation back."""
+        programs, prepared, old = self.programs, self.programs.prepared, self.programs.running
+        assert prepared is not None
+        decided = _decision(prepared.generation, "committed") if self._save_id is not None else self.switch
+        committed = protocol.stage(self.directory / protocol.COMMITTED, _committed(prepared, decided))
+        try:
+            self._open(prepared)
+        except BaseException:
+            os.unlink(committed)
+            raise
+        with contextlib.suppress(OSError):
+            os.replace(committed, self.directory / protocol.COMMITTED)
+        programs.restore_priority(prepared)  # if it was never seen ready
+        programs.running, programs.prepared = prepared, None
+        if prepared.stderr is not None:
+            prepared.stderr.unmark()
+        if self._save_id is not None:
+            self._save_id, self.switch = None, decided
+            self._log(f"switch to {prepared.generation}: committed")
+        if old is not None:
+            programs.stop(old, now_s)
+        self._log(f"generation {prepared.generation} runs")
+
+    def _open(self, child: Child) -> None:
+        """Open the barrier of resume(), or start what waits without the user's program."""
+        protocol.write(self.programs.folder(child) / protocol.GO, {"generation": child.generation, "at": time.time()})
+        if child.has_program:
+            return
+        if child.pid:
+            self._give_program(child)
+        else:
+            child.has_program = True
+            self.programs.start(child, opened=True)
+
+    def _give_program(self, spare: Child) -> None:
+        protocol.write(self.programs.folder(spare) / protocol.START, {"tf_config": spare.tf_config})
+        spare.has_program = True
+
+    def _decide(self, generation: int, state: str, why: str = "") -> None:
+        self.switch = _decision(generation, state, why)
+        self._log(f"switch to {generation}: {state} {why}")
+
+    def _refuse(self, why: str) -> None:
+        """Give the switch up: the running program trains on."""
+        assert self.switch is not None
+        self._decide(self.switch["generation"], "refused", why)
+        self._withdraw_save()
+
+    def _cancel_switch(self, why: str) -> None:
+        if self._is_switching():
+            self._refuse(why)
+
+    def _withdraw_save(self) -> None:
+        self._save_id = None
+        if self.programs.running is not None:
+            with contextlib.suppress(OSError):
+                (self.programs.folder(self.programs.running) / protocol.SAVE).unlink()
+
+    # -- what it publishes ---------------------------------------------------------------------------------------------
+
+    def _uses_hook(self) -> bool | None:
+        """Whether the running program, if it trains, has constructed ElasticCheckpoint: see docs/elastic.md."""
+        programs, child = self.programs, self.programs.running
         if child is None or child.hook is None or not child.task.trains:
             return None
-        return child.hook.says(self._says_hello(child), (self._folder(child) / protocol.IMPORTED).exists())
+        imported = (programs.folder(child) / protocol.IMPORTED).exists()
+        return child.hook.uses_hook(programs.said_hello(child), imported)
 
     def _modes(self) -> list[str]:
-        """How this pod can be rescaled now. A program that trains must use ElasticCheckpoint: else its next generation
-        would not wait, but train beside it."""
-        if self.running is not None and self.running.task.trains and not self._says_hello(self.running):
+        """The rescale modes that this pod can do now. A program that trains must use ElasticCheckpoint: otherwise its
+        next generation would train beside it instead of waiting."""
+        programs, running = self.programs, self.programs.running
+        if running is not None and running.task.trains and not programs.said_hello(running):
             return []
         modes = []
         used, limit = self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes")
-        two_fit = not used or not limit or (self.prepared is not None) or 2 * used <= limit
+        two_fit = not used or not limit or (programs.prepared is not None) or 2 * used <= limit
         if two_fit and not has_gpu():
             modes.append("overlap")
-        if spare.command(self.program, ARCHIVE):
+        if preload.spare_command(programs.command, ARCHIVE):
             modes.append("spare")
         return modes
 
-    def _publish(self, now: float) -> None:
-        """Say what runs: now and then with what the container can do and uses, and at once where it changes."""
-        prepared, due = self.prepared, now - self._status_at >= STATUS_S
-        if due and self.running and self.running.hook and self.running.task.trains and self._hook() is None:
-            self.running.hook.look(now, self._forks.has_imported("tensorflow"))
+    def _publish(self, now_s: float) -> None:
+        """Write launcher.json: at once where the state has changed, and every STATUS_S with what the container uses."""
+        programs, running, prepared = self.programs, self.programs.running, self.programs.prepared
+        due = now_s - self._status_at_s >= STATUS_S
+        if due and running and running.hook and running.task.trains and self._uses_hook() is None:
+            running.hook.sample(now_s, programs.forks.has_imported("tensorflow"))
         state = {
-            "generation": self.running.generation if self.running else None,
-            "prepared": prepared
-            and {
-                "generation": prepared.generation,
-                "mode": prepared.mode,
-                "state": prepared.state,
-                "why": prepared.why,
-            },
+            "generation": running.generation if running else None,
+            "prepared": prepared and {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why")},
             "switch": self.switch,
             "modes": self._modes(),
-            "hook": self._hook(),
-            "saved": self.last_save.said,
-            "start": self._forks.report(),
+            "hook": self._uses_hook(),
+            "saved": self.save_before_stop.report,
+            "start": programs.forks.report(),
             "preparation": self.preparation,
         }
-        if not due and state == self._said:
+        if not due and state == self._published:
             return
         if due:
-            self._status_at, self._cgroup = now, {"at": time.time(), **cgroup.usage()}
-            if prepared is None and not self.stopping:
-                self._forks.make_room(self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes"))
-            if (used := self._cgroup.get("usage_s")) is not None:
-                self._cpu = [*self._cpu[-5:], (now, used)]
-        self._said = state
-        (first, before), (last, after) = (self._cpu[0], self._cpu[-1]) if self._cpu else ((0.0, 0.0), (0.0, 0.0))
-        use = {"cgroup": self._cgroup, "use_cores": (after - before) / (last - first) if last > first else None}
+            self._status_at_s, self._cgroup = now_s, {"at": time.time(), **cgroup.usage()}
+            if prepared is None and not programs.stopping:
+                programs.forks.make_room(self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes"))
+            if (used_s := self._cgroup.get("usage_s")) is not None:
+                self._cpu_samples = [*self._cpu_samples[-5:], (now_s, used_s)]
+        self._published = state
+        content = {"at": time.time(), **state, "cgroup": self._cgroup, "use_cores": self._used_cores()}
         with contextlib.suppress(OSError):
-            protocol.write(self.directory / protocol.LAUNCHER, {"at": time.time(), **state, **use})
+            protocol.write(self.directory / protocol.LAUNCHER, content)
+
+    def _used_cores(self) -> float | None:
+        if not self._cpu_samples:
+            return None
+        (first_s, before_s), (last_s, after_s) = self._cpu_samples[0], self._cpu_samples[-1]
+        return (after_s - before_s) / (last_s - first_s) if last_s > first_s else None
+
+    def _write_committed(self) -> None:
+        assert self.programs.running is not None
+        protocol.write(self.directory / protocol.COMMITTED, _committed(self.programs.running, self.switch))
+
+    def _log(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            log = self.directory / "launcher.log"
+            mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
+            with open(log, mode) as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {line}\n")
 
 
-def main(mask: set[Any] | None = None) -> None:
-    """Run the command after `--`. Does not return. `mask`: signals that were blocked when this process began, where
-    more are by now."""
+def _committed(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
+    """What a restarted container continues with."""
+    return {"generation": child.generation, "tf_config": child.tf_config, "switch": switch}
+
+
+def _decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
+    return {"generation": generation, "state": state, "why": why, "at": time.time()}
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this pod listens on the port."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
+            probe.settimeout(0.2)
+            probe.connect((address, port))
+            return True
+    return False
+
+
+def main(signal_mask: set[Any] | None = None) -> None:
+    """Run the command after `--`. Does not return. `signal_mask`: the signals that were blocked when this process
+    began, where the caller has blocked more since."""
     arguments = sys.argv[1:]
     program = arguments[1:] if arguments[:1] == ["--"] else arguments
     if not program:
@@ -348,30 +533,35 @@ def main(mask: set[Any] | None = None) -> None:
     try:
         protocol.write(directory / protocol.LAUNCHER, {"at": time.time()})
     except OSError as error:
-        # No place to speak through: then the program alone. Where one is only full, what was committed still counts.
-        if error.errno not in _FULL and protocol.read(directory / protocol.COMMITTED) is None:
-            _become(program, mask)
-    with contextlib.suppress(OSError, AttributeError):  # PID 1 gets orphans anyway
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    command = os.environ.get(protocol.COMMAND)
+        # Without a shared directory the program runs alone. In one that is only full, committed.json still counts.
+        if error.errno not in _VOLUME_FULL and protocol.read(directory / protocol.COMMITTED) is None:
+            _exec(program, signal_mask)
+    with contextlib.suppress(OSError, AttributeError):  # process 1 gets orphans anyway
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    command_file = os.environ.get(protocol.COMMAND)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    launcher = Launcher(program, directory, Path(command) if command else None, os.environ.get("TF_CONFIG"))
+    launcher = Launcher(program, directory, Path(command_file) if command_file else None, os.environ.get("TF_CONFIG"))
     try:
-        code = launcher.run(before if mask is None else mask)
-    except OSError as error:  # of the first start: what a shell would say
+        code = launcher.run(before if signal_mask is None else signal_mask)
+    except OSError as error:  # of the first start: the message and exit code of a shell
         print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
         code = 127 if isinstance(error, FileNotFoundError) else 126
     sys.stdout.flush()
     os._exit(code)
 
 
-def _become(program: list[str], mask: set[Any] | None) -> None:
-    if mask is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number in IGNORED:
+def _exec(program: list[str], signal_mask: set[Any] | None) -> None:
+    """Become the user's program."""
+    if signal_mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+    for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program[0], program)
     except OSError as error:
         print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
-"""Which job writes checkpoints to a directory: a file there that the job's chief renews.
+"""The lease of a checkpoint directory: a file by which one job at a time may write there. Its chief renews it.
 
-Two jobs that write to one directory would resume from each other's weights. So a job waits until the lease of another
-one has expired. A job that ends releases its lease, and one that was killed stops renewing it: a recreated job resumes
-from the same directory after EXPIRES_S at the latest. Clocks need not agree: a lease has expired when its content was
-seen not to change for EXPIRES_S. Programs that no operator started have no job, and no lease.
+Two jobs that write to one directory would resume from each other's weights. So a job waits until another one's lease
+has expired. A job that ends releases its lease, and a killed one stops renewing it: a recreated job resumes from the
+same directory after EXPIRES_S at the latest. Clocks need not agree: a lease has expired when its content has not
+changed for EXPIRES_S. A program that no operator started has no job, and no lease.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from elastic_tfjob.runtime import protocol
 FILE = "elastic.lease"
 RENEW_S, EXPIRES_S = 10.0, 35.0
 STALE_S = 300.0
-"""A lease that was renewed so long ago has expired, unless clocks are very wrong."""
+"""A lease that was last renewed this long ago has expired, unless clocks are very wrong."""
 SAME_NAME_S = 120.0
-"""A recreated job waits so long for the pods of the job of the same name that was there before it."""
+"""A recreated job waits this long for the pods of the previous job of the same name."""
 _POLL_S = 1.0
-_READ = 4096
+_READ_BYTES = 4096
 
 
 class InUse(RuntimeError):
-    """Another job, which is running, writes its checkpoints to this directory."""
+    """Another running job writes its checkpoints to this directory."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Owner:
 
     @classmethod
     def of(cls, text: str | None) -> Owner | None:
-        """Read $ELASTIC_TFJOB_JOB, `namespace/name/uid`; None without one."""
+        """Parse $ELASTIC_TFJOB_JOB, `namespace/name/uid`; None for anything else."""
         name, _, uid = (text or "").rpartition("/")
         return cls(name, uid) if name and uid else None
 
     @classmethod
     def read(cls, content: Any) -> Owner | None:
-        """What `written` gave; None for anything else."""
+        """Parse the result of `written`; None for anything else."""
         if not isinstance(content, dict):
             return None
         name, uid = content.get("name"), content.get("uid")
@@ -58,7 +58,7 @@ class Owner:
         return {"name": self.name, "uid": self.uid}
 
     def continues(self, other: Owner) -> bool:
-        """Whether it is the same job, or was recreated under its name."""
+        """Whether this job is the other one, or was recreated under its name."""
         return self.uid == other.uid or self.name == other.name
 
 
@@ -70,7 +70,7 @@ class _Held:
 
 
 class Lease:
-    """This program's share of a directory's lease. `lost`: why this program must not write there, if it must not."""
+    """A directory's lease, as this program uses it. `lost`: why this program must not write there; None if it may."""
 
     def __init__(self, tf: Any, directory: str) -> None:
         self._tf, self._path = tf, f"{directory}/{FILE}"
@@ -80,18 +80,18 @@ class Lease:
         self._count = 0
         self._acquired = False
         self._lock = threading.RLock()
-        """Held while the lease is renewed or released, by two threads: a renewal must not end after the release."""
-        self._other: tuple[_Held, float] | None = None  # whose lease was seen instead, and when it last changed
+        """Guards the renewal and the release, in two threads: a renewal must not end after the release."""
+        self._other: tuple[_Held, float] | None = None  # another job's lease, and when it last changed
 
     def acquire(self) -> None:
-        """Take the lease, once nobody else has it. Raises InUse where another job renews its own; waits for at most
-        SAME_NAME_S for a job of the same name, and EXPIRES_S for others."""
+        """Take the lease once it is free. Waits at most SAME_NAME_S for a job of the same name, and EXPIRES_S for
+        others. Raises InUse if another job renews it."""
         begin = changed_at = time.monotonic()
         held = self._read()
-        told = False
+        printed = False
         while held is not None and not self._is_free(held) and time.monotonic() - changed_at < EXPIRES_S:
-            if not told:
-                told = True
+            if not printed:
+                printed = True
                 print(
                     f"{self._path}: job {held.owner.name} (uid {held.owner.uid}) wrote its checkpoints here. Waiting "
                     f"up to {EXPIRES_S:g} s to learn whether it is still running",
@@ -110,11 +110,12 @@ class Lease:
         self._write()
 
     def take_over(self) -> None:
-        """The program before this one, of the same job, has it: nothing is asked while training stands still."""
+        """Take the lease without a check: the previous program of the same job has it, and training stands still."""
         self._acquired = True
 
     def renew(self) -> None:
-        """To be called every RENEW_S: another job may have taken the lease at the same moment as this one."""
+        """Renew the lease; to be called every RENEW_S seconds. Sets `lost` if another job took it at the same
+        moment."""
         with self._lock:
             self._renew()
 
@@ -133,10 +134,10 @@ class Lease:
             self._write()
         elif self.lost is None:
             self.lost = self._in_use(held)
-            print(f"WARNING: nothing is saved any more: {self.lost}", file=sys.stderr, flush=True)
+            print(f"WARNING: no checkpoint is saved from now on: {self.lost}", file=sys.stderr, flush=True)
 
     def release(self) -> None:
-        """Give the lease back, unless the next program of this job has it. Never raises."""
+        """Release the lease, unless the next program of this job has it. Never raises."""
         with self._lock, contextlib.suppress(Exception):
             if self._acquired and self.owner is not None:
                 self._acquired = False
@@ -156,17 +157,17 @@ class Lease:
         )
 
     def _read(self) -> _Held | None:
-        """What is in the file. One that cannot be read, or is nonsense, is none: the next renewal replaces it."""
+        """The content of the file; None if it cannot be read or parsed: the next renewal replaces it."""
         try:
             with self._tf.io.gfile.GFile(self._path, "r") as file:
-                content = json.loads(file.read(_READ))
+                content = json.loads(file.read(_READ_BYTES))
             owner = Owner.read(content)
             return _Held(owner, float(content["at"]), str(content["nonce"])) if owner is not None else None
         except Exception:
             return None
 
     def _write(self) -> None:
-        """A directory in which nothing can be written says so at the next save."""
+        """Errors are only printed: the next save reports a directory that cannot be written to."""
         if self.owner is None:
             return
         self._count += 1
@@ -179,6 +180,6 @@ class Lease:
                 file.write(json.dumps(content))
             files.rename(temporary, self._path, overwrite=True)
         except Exception as error:
-            print(f"{self._path} cannot be written: {error}", file=sys.stderr, flush=True)
+            print(f"WARNING: the lease {self._path} cannot be written: {error}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):
                 files.remove(temporary)

@@ -1,8 +1,8 @@
-"""What a Python program imports first and is long about, so that an interpreter can do it before the program begins.
+"""Imports ahead of a program: what it will import, and the spare that waits with TensorFlow imported.
 
-Two sources. The beginning of its source: as far as that only imports packages and sets environment variables, it can
-be done earlier and nothing is different. And what the generation before had imported when it was ready, with the
-variables that TensorFlow reads when it is imported.
+What a Python program imports is known from two sources. The top of its file: as far as it only imports packages and
+sets environment variables, that can be done earlier with the same result. And the imports that the previous generation
+reported when it was ready, with the environment variables that its libraries had read.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 from elastic_tfjob.runtime import protocol
 
 READ_EARLY = ("TF_", "GRPC_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "CUDA_")
-"""So begin the names of variables that libraries read when they are imported."""
+"""Prefixes of the variables that libraries read when they are imported."""
 LARGE = 20
-"""A package of so many modules took long to import."""
+"""A package with this many modules takes long to import."""
 MAX_PACKAGES, MAX_VARIABLES, MAX_SOURCE = 32, 64, 1 << 20
 _AST = 0x400  # ast.PyCF_ONLY_AST, without importing ast
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Step(NamedTuple):
-    """`import`: the module `name`, and of it the names of `value`. `set`, `default`: the variable `name` to `value`,
-    the latter if it has none."""
+    """One step of a program's start. `import`: import the module `name`, and from it the names in `value`. `set`: set
+    the environment variable `name` to `value`. `default`: the same, if it is not set."""
 
     kind: str
     name: str
@@ -37,14 +37,14 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What a command line of Python runs: `kind` is script, module or code, `name` its path, name or text."""
+    """A Python program. `kind`: script, module or code. `name`: its path, module name or source text."""
 
     kind: str
     name: str
 
     @property
     def folder(self) -> str:
-        """Where its own modules are."""
+        """The folder of its own modules."""
         return os.path.dirname(os.path.realpath(self.name)) if self.kind == "script" else os.getcwd()
 
 
@@ -52,21 +52,33 @@ _FLAGS = "bBdOqsSuvEIPix"
 _WITH_VALUE = ("-X", "-W")
 
 
-def program_of(command: Sequence[str]) -> tuple[Program | None, str]:
-    """What a command runs, if that is a Python program to which variables of the environment count; else why not."""
+def _split(command: Sequence[str]) -> tuple[list[str], str, list[str], str]:
+    """Python's options in a command line, the letters of those without a value, what follows them, and why the command
+    line cannot be split (empty if it can)."""
     if not command or not os.path.basename(command[0]).startswith("python"):
-        return None, "the command is not python"
-    rest = list(command[1:])
+        return [], "", [], "the command is not python"
+    options: list[str] = []
+    letters, rest = "", list(command[1:])
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
-        flag = rest.pop(0)
-        if flag in _WITH_VALUE and rest:
-            rest.pop(0)
-        elif flag[:2] in _WITH_VALUE:
-            continue
-        elif flag.startswith("--") or not set(flag[1:]) <= set(_FLAGS):
-            return None, f"python's option {flag[:40]} is not known"
-        elif set(flag[1:]) & set("EIS"):
-            return None, f"python's option {flag[:40]} hides the launcher's module from it"
+        option = rest.pop(0)
+        options.append(option)
+        if option in _WITH_VALUE and rest:
+            options.append(rest.pop(0))
+        elif option[:2] not in _WITH_VALUE:
+            if option.startswith("--") or not set(option[1:]) <= set(_FLAGS):
+                return [], "", [], f"python's option {option[:40]} is not known"
+            letters += option[1:]
+    return options, letters, rest, ""
+
+
+def program_of(command: Sequence[str]) -> tuple[Program | None, str]:
+    """The program that a command line runs, if it is a Python program that reads PYTHON variables of the environment;
+    else the reason why not."""
+    _, letters, rest, why = _split(command)
+    if why:
+        return None, why
+    if hiding := [letter for letter in letters if letter in "EIS"]:
+        return None, f"python's option -{hiding[0]} hides the launcher's module from it"
     if len(rest) > 1 and rest[0] in ("-m", "-c"):
         return Program("module" if rest[0] == "-m" else "code", rest[1]), ""
     if rest and not rest[0].startswith("-"):
@@ -74,11 +86,11 @@ def program_of(command: Sequence[str]) -> tuple[Program | None, str]:
     return None, "the command names no script"
 
 
-# -- the beginning of a program's source ---------------------------------------------------------------------------
+# -- The top of a program's source -------------------------------------------------------------------------------------
 
 
 def steps(program: Program) -> list[Step]:
-    """What the program's source begins with, in order. Ends at the first statement that does anything else."""
+    """The steps at the top of the program's source, in order, up to the first statement that does anything else."""
     try:
         source = _source(program)
         with warnings.catch_warnings():
@@ -110,7 +122,8 @@ def _source(program: Program) -> bytes:
 
 
 def _module_file(name: str) -> str:
-    """Without importing the packages that it is in, so only if these have nothing to run. Raises OSError."""
+    """The file of a module, found without importing its packages, and so only where these contain no code. Raises
+    OSError."""
     *packages, last = name.split(".")
     for folder in [os.getcwd(), *sys.path]:
         at, begins = folder, True
@@ -126,7 +139,7 @@ def _module_file(name: str) -> str:
 
 
 def _steps_of(node: Any, folder: str) -> list[Step] | None:
-    """None: a statement that does anything else."""
+    """The steps of a statement; None for a statement that does anything else."""
     kind = type(node).__name__
     if kind == "Expr":
         call = node.value
@@ -153,7 +166,7 @@ def _steps_of(node: Any, folder: str) -> list[Step] | None:
 
 
 def _is_index(node: Any) -> bool:
-    return type(node).__name__ == "Index"  # Python 3.8's, kept by some tools
+    return type(node).__name__ == "Index"  # of Python 3.8, still made by some tools
 
 
 def _is(node: Any, dotted: str) -> bool:
@@ -186,8 +199,8 @@ def _imports(modules: Iterable[tuple[str, tuple[str, ...]]], folder: str) -> lis
 
 
 def has_module(folder: str, name: str, other_than: str = "") -> bool:
-    """Whether `import name` would find something in this directory, other than this file."""
-    with contextlib.suppress(Exception):  # of other finders' making
+    """Whether `import name` would find a module in this folder, other than the file `other_than`."""
+    with contextlib.suppress(Exception):  # finders of other packages raise anything
         spec = importlib.machinery.PathFinder.find_spec(name, [folder])
         if spec is None or spec.loader is None or spec.origin is None:
             return False
@@ -195,9 +208,9 @@ def has_module(folder: str, name: str, other_than: str = "") -> bool:
     return True
 
 
-def has_custom(name: str) -> bool:
-    """Whether the image has a module by this name (`sitecustomize`), other than the one of Python's own directory: it
-    may watch what is imported, and so has to be there before."""
+def has_custom_module(name: str) -> bool:
+    """Whether the image has a module by this name (`sitecustomize`) outside the standard library. It may watch imports,
+    and so must be imported first."""
     with contextlib.suppress(Exception):
         spec = importlib.machinery.PathFinder.find_spec(name)
         return spec is not None and spec.origin is not None and _place(spec.origin) != "standard"
@@ -205,7 +218,7 @@ def has_custom(name: str) -> bool:
 
 
 def _where(name: str) -> str:
-    """installed: a package that was installed beside the interpreter; standard: it comes with Python; else local."""
+    """`installed`: a package installed beside the interpreter. `standard`: it comes with Python. Otherwise `local`."""
     if name in sys.builtin_module_names or name == "elastic_tfjob":
         return "standard"
     with contextlib.suppress(Exception):
@@ -222,11 +235,11 @@ def _place(path: str) -> str:
     return "standard" if path == "frozen" or os.path.abspath(path).startswith(standard) else "local"
 
 
-# -- what the generation before had imported -----------------------------------------------------------------------
+# -- What the previous generation imported -----------------------------------------------------------------------------
 
 
 def large_packages() -> list[str]:
-    """Installed packages of many modules that this process has imported, in that order."""
+    """Installed packages with many modules that this process has imported, in the order of import."""
     counts: dict[str, int] = {}
     for name in list(sys.modules):
         counts[name.partition(".")[0]] = counts.get(name.partition(".")[0], 0) + 1
@@ -238,38 +251,38 @@ def large_packages() -> list[str]:
     return found[:MAX_PACKAGES]
 
 
-def tell() -> None:
-    """In a program that is ready: tell the launcher what it has imported, for the next generation."""
+def report_imports() -> None:
+    """Called in a program that is ready: write what it has imported to imports.json, for the next generation."""
     shared = os.environ.get(protocol.DIRECTORY)
     if shared:
         with contextlib.suppress(OSError):
-            imported = {"packages": large_packages(), "environment": read_early(os.environ)}
+            imported = {"packages": large_packages(), "environment": library_variables(os.environ)}
             protocol.write(Path(shared) / protocol.IMPORTS, imported)
 
 
-def read_early(environment: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables, those that libraries read when they are imported; not TF_CONFIG."""
+def library_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that libraries read when they are imported; not TF_CONFIG."""
     found = {name: value for name, value in environment.items() if name.startswith(READ_EARLY) and name != "TF_CONFIG"}
     return dict(sorted(found.items())[:MAX_VARIABLES])
 
 
-def packages(told: Any) -> list[str]:
-    """Names of packages in what a program wrote; anything else is passed over."""
-    if not isinstance(told, list):
+def valid_packages(reported: Any) -> list[str]:
+    """The package names in what a program wrote; anything else is ignored."""
+    if not isinstance(reported, list):
         return []
-    return [name for name in told[:MAX_PACKAGES] if isinstance(name, str) and name.isidentifier()]
+    return [name for name in reported[:MAX_PACKAGES] if isinstance(name, str) and name.isidentifier()]
 
 
-def variables(told: Any) -> dict[str, str]:
-    """Variables in what a program wrote; anything else is passed over."""
-    if not isinstance(told, dict):
+def valid_variables(reported: Any) -> dict[str, str]:
+    """The library variables in what a program wrote; anything else is ignored."""
+    if not isinstance(reported, dict):
         return {}
-    found = {str(name): value for name, value in told.items() if isinstance(value, str) and "\0" not in value}
-    return read_early({name: value for name, value in found.items() if "=" not in name and "\0" not in name})
+    found = {str(name): value for name, value in reported.items() if isinstance(value, str) and "\0" not in value}
+    return library_variables({name: value for name, value in found.items() if "=" not in name and "\0" not in name})
 
 
 def run(todo: Iterable[Step]) -> None:
-    """Do these steps. Raises whatever an import raises."""
+    """Carry out the steps. Raises whatever an import raises."""
     for step in todo:
         if step.kind == "set":
             os.environ[step.name] = step.value
@@ -277,5 +290,52 @@ def run(todo: Iterable[Step]) -> None:
             os.environ.setdefault(step.name, step.value)
         else:
             module = __import__(step.name, {}, {}, list(step.value))
-            for name in step.value:  # some make them when they are asked for
+            for name in step.value:  # some modules create names on access
                 getattr(module, name)
+
+
+# -- The spare: a process that has imported TensorFlow and waits for the user's program (rescale mode `spare`) ---------
+
+_SPARE = "import sys; sys.path.insert(0, {archive!r}); from elastic_tfjob.runtime.preload import run_spare; run_spare()"
+
+
+def spare_command(command: Sequence[str], archive: str) -> list[str] | None:
+    """The command line of a spare for a program; None unless the program's is `python SCRIPT ARGUMENTS` or
+    `python -m MODULE ARGUMENTS`. `archive`: the path of launcher.pyz."""
+    options, letters, rest, why = _split(command)
+    runnable = (rest and not rest[0].startswith("-")) or (len(rest) > 1 and rest[0] == "-m")
+    if why or not runnable or set(letters) & set("EIPix"):
+        return None
+    return [command[0], *options, "-c", _SPARE.format(archive=archive), *rest]
+
+
+def run_spare() -> None:
+    """Import TensorFlow, report that, wait for the TF_CONFIG, and become the program."""
+    import runpy  # noqa: PLC0415
+    import time  # noqa: PLC0415
+
+    directory = Path(os.environ[protocol.DIRECTORY])
+    folder = protocol.generation_directory(directory, int(os.environ[protocol.GENERATION]))
+    parent = os.getppid()
+    # The variables that the running program set before it imported TensorFlow: some are read only then.
+    for name, value in ((protocol.read(directory / protocol.HELLO) or {}).get("environment") or {}).items():
+        os.environ.setdefault(name, value)
+    import tensorflow  # noqa: F401, PLC0415
+
+    protocol.write(folder / protocol.READY, {"spare": True})
+    while (start := protocol.read(folder / protocol.START)) is None:
+        if os.getppid() != parent:  # the launcher has ended
+            os._exit(1)
+        time.sleep(0.005)
+    if start.get("tf_config") is not None:
+        os.environ["TF_CONFIG"] = start["tf_config"]
+    (folder / protocol.READY).unlink()  # from now on the file means: the program waits in resume()
+    sys.path.pop(0)  # what _SPARE inserted; PYTHONPATH has it too
+    if sys.argv[1] == "-m":
+        sys.path[0] = os.getcwd()
+        sys.argv[:2] = []
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv.pop(0)
+        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,6 +1,6 @@
-"""How far training is: counted in memory by the thread that trains, written to a file by another.
+"""Progress of training: counted in memory by the training thread, written to progress.json by another thread.
 
-Cost in the training thread, by benchmarks/bench_hook.py: see `Progress.count`.
+benchmarks/bench_hook.py measures the cost in the training thread: see `Progress.count`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any, Callable
 from elastic_tfjob.runtime import protocol
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the step-time histogram, in seconds; one more bucket takes the rest."""
+"""Upper bounds of the step-time histogram, in seconds; one more bucket has all above."""
 DOWNTIME_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 WRITE_S, WATCH_S = 1.0, 0.25
-"""Seldom, for it costs CPU (benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second took a
-tenth of it. Training goes on until a request to save is seen."""
+"""Rare, because each costs CPU (benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second
+took a tenth of it. Training continues until a request to save is seen."""
 RATE_S = 10.0
-"""Steps a second are of this long a time."""
-TOLD = 10
-"""So many different errors of the thread are told."""
+"""Steps per second are averaged over this time."""
+MOST_ERRORS = 10
+"""The number of different errors of the thread that are printed."""
 
 
 class Progress:
-    """Counters of the program that trains, and the thread that writes them each second and calls `watch` four times as
-    often."""
+    """Counters of the training program, and the thread that writes them every WRITE_S and calls `watch` every WATCH_S
+    seconds. `directory`: the pod's shared directory; None to write nothing."""
 
     def __init__(self, directory: Path | None, generation: int, watch: Callable[[], None]) -> None:
         self.path = directory / protocol.PROGRESS if directory else None
@@ -58,14 +58,15 @@ class Progress:
         self._before: dict[str, Any] = {}
         self._clock = 0.0
         self._window: deque[tuple[float, int, int]] = deque()
-        self._lock = threading.Lock()  # of the file
+        self._lock = threading.Lock()  # guards the file
         self._closed = threading.Event()
         self._started = False
-        self._told: set[str] = set()
+        self._printed_errors: set[str] = set()
         self._rate = 0.0
 
     def begin(self, step: int, checkpoint: dict[str, Any] | None) -> None:
-        """Training goes on from `step`: what the program before counted goes on counting."""
+        """Begin at `step`, which is that of `checkpoint` (its marker's content). Counters continue from those of the
+        previous program."""
         before = (self.path and protocol.read(self.path)) or {}
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             steps, examples = int(before["steps"]), int(before["examples"])
@@ -87,7 +88,8 @@ class Progress:
             threading.Thread(target=self._loop, name="elastic-tfjob", daemon=True).start()
 
     def count(self, step: int, loss: Any, examples: int) -> None:
-        """`step` steps are done in all. What this costs is measured by benchmarks/bench_hook.py."""
+        """Count up to `step`, the number of steps done in all, and `examples` since the last call. Its cost is measured
+        by benchmarks/bench_hook.py."""
         clock = time.perf_counter()
         done = step - self.step  # type: ignore[operator]
         self.step = step
@@ -105,11 +107,11 @@ class Progress:
             self.loss = loss
 
     def pause(self) -> None:
-        """What comes now (a checkpoint) is not part of a step's time."""
+        """Exclude the time since the last step (a checkpoint) from the next step's time."""
         self._clock = time.perf_counter()
 
     def rate(self) -> float:
-        """Steps a second, as last written; 0 if unknown."""
+        """Steps per second, as last written; 0 if unknown."""
         return self._rate
 
     def _first_step(self) -> None:
@@ -121,7 +123,7 @@ class Progress:
             self._downtime_sum += self._downtime
 
     def write(self) -> None:
-        """Write the file now. A directory that is full or gone must not stop training."""
+        """Write the file now. Errors are ignored: a full or missing directory must not stop training."""
         now = time.monotonic()
         window = self._window
         window.append((now, self._steps, self._examples))
@@ -160,13 +162,13 @@ class Progress:
                 protocol.write(self.path, content)
 
     def close(self) -> None:
-        """Write a last time; from then on the file is the next generation's."""
+        """Write a last time; from then on the file belongs to the next generation."""
         self.write()
         with self._lock:
             self._closed.set()
 
     def reopen(self) -> None:
-        """The next generation does not come: go on."""
+        """Continue to write: the switch to the next generation was given up."""
         self._closed.clear()
 
     def _loop(self) -> None:
@@ -176,28 +178,28 @@ class Progress:
             time.sleep(WATCH_S)
             self._try(self.watch)
             now = time.monotonic()
-            # The first step is news that a rescale waits for.
+            # A rescale waits for the report of the first step.
             first = self._first_step_at is not None and not first_seen
             if first or now - written >= WRITE_S:
-                if first:  # what came before it (tracing, waiting for the others) says nothing about the speed
+                if first:  # the time before it (tracing, waiting for other replicas) is not part of the speed
                     first_seen = True
                     self._window = deque()
                 written = now
                 self._try(self.write)
 
     def _try(self, do: Callable[[], None]) -> None:
-        """Without this thread nothing is saved or reported: whatever goes wrong is told once, and it goes on."""
+        """Call `do`. The thread must survive, since it reports and notices requests: each error is printed once."""
         try:
             do()
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            if told not in self._told and len(self._told) < TOLD:
-                self._told.add(told)
-                print(f"elastic-tfjob, {do.__name__}: {told}; going on", file=sys.stderr, flush=True)
+            text = f"{type(error).__name__}: {error}"
+            if text not in self._printed_errors and len(self._printed_errors) < MOST_ERRORS:
+                self._printed_errors.add(text)
+                print(f"WARNING: elastic-tfjob, {do.__name__}: {text}", file=sys.stderr, flush=True)
 
 
 def _number(value: Any) -> float | None:
-    """A loss as a float; a tensor is only now copied from its device."""
+    """A loss as a float; None if it is not a number. A tensor is copied from its device here."""
     try:
         value = value.numpy() if hasattr(value, "numpy") else value
         return float(value.item() if hasattr(value, "item") else value)
@@ -205,11 +207,12 @@ def _number(value: Any) -> float | None:
         return None
 
 
-# -- Numbers as training programs have them (NumPy's, TensorFlow's, Keras') made plain, where they enter ---------------
+# -- Numbers of training programs (NumPy's, TensorFlow's, Keras') ------------------------------------------------------
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an int. Raises TypeError, which names it, for what is not a whole number, ValueError below 0."""
+    """`value` as an int. Raises TypeError if it is not a whole number, and ValueError if it is negative; both messages
+    name it."""
     number: int = value
     if type(value) is not int:
         try:
@@ -218,8 +221,8 @@ def whole(name: str, value: Any) -> int:
             number = operator.index(value.numpy() if hasattr(value, "numpy") else value)
         except Exception:
             raise TypeError(
-                f"{name} is {_brief(value)}; it may be a whole number: an int, a NumPy integer, or a tensor or variable"
-                " of an integer type with one value"
+                f"{name} is {_brief(value)}; it must be a whole number: an int, a NumPy integer, or a tensor or "
+                "variable of an integer type with one value"
             ) from None
     if number < 0:
         raise ValueError(f"{name} is {number}; it must be at least 0")
@@ -227,15 +230,15 @@ def whole(name: str, value: Any) -> int:
 
 
 def scalar(name: str, value: Any) -> Any:
-    """`value` itself, if it can be made a float later: a tensor is not copied from its device here. Raises TypeError,
-    which names it, for what is no single number."""
+    """`value` itself, if it can be converted to a float later: a tensor is not copied from its device here. Raises
+    TypeError, which names it, for anything other than one number."""
     if value is None or type(value) is float:
         return value
     shape = getattr(value, "shape", ())
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "numpy")) or _many(shape):
         raise TypeError(
-            f"{name} is {_brief(value)}; it may be a number: a float, an int, one of NumPy's, or an eager tensor or "
-            "variable with one value (fetch() what a ClusterCoordinator's schedule() gave)"
+            f"{name} is {_brief(value)}; it must be a number: a float, an int, one of NumPy's, or an eager tensor or "
+            "variable with one value (call fetch() on the result of a ClusterCoordinator's schedule())"
         )
     return value
 
@@ -243,7 +246,7 @@ def scalar(name: str, value: Any) -> Any:
 def _many(shape: Any) -> bool:
     try:
         return any(size != 1 for size in shape)
-    except (TypeError, ValueError):  # of unknown rank
+    except (TypeError, ValueError):  # a tensor of unknown rank
         return True
 
 

@@ -1,27 +1,28 @@
-"""The files by which launcher, training program and exporter of one pod speak to each other.
+"""The files through which the launcher, the training program and the exporter of one pod communicate.
 
     $ELASTIC_TFJOB_DIR/
       launcher.json      launcher: what runs, what is prepared, the switch, CPU and memory of the container
-      committed.json     launcher: generation and TF_CONFIG that a restarted container goes on with
+      committed.json     launcher: the generation and TF_CONFIG that a restarted container continues with
       imports.json       program: the packages that it has imported, and the variables that these read
-      plain.json         launcher: why the program of a restarted container is started as without preparations
+      plain.json         launcher: why the next program of the container starts without imports ahead
       progress.json      the program that trains: step, loss, step times, checkpoint
-      generation-3/      of one generation's program
+      generation-3/      one generation's program
         imported.json    program: "I have imported ElasticCheckpoint"
         hello.json       program: "I use ElasticCheckpoint", and the variables it set before it imported TensorFlow
         ready.json       program: "I wait in resume()" (or, as a spare: "TensorFlow is imported")
         begun.json       a worker's program without parameter servers: "the chief has begun, so have I"
         go.json          launcher: the barrier of resume() is open
         start.json       launcher: the spare may start the user's program, with this TF_CONFIG
-        save.json        launcher: "save and wait"; gone: "go on"
-        saved.json       program: the answer
+        save.json        launcher: "save and wait"; removed: "train on"
+        saved.json       program: the answer to save.json
 
-Each has one writer and is replaced as a whole, so a reader sees an old state or a new one, never half of one. All are
-readable by everybody: the exporter has another user id.
+Each file has one writer and is replaced as a whole, so a reader sees the old state or the new one, never a mixture. All
+files are readable by every user: the exporter has a different user id.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -37,9 +38,9 @@ JOB = "ELASTIC_TFJOB_JOB"
 """The job of this pod: namespace/name/uid."""
 GENERATION = "ELASTIC_TFJOB_GENERATION"
 OPEN = "ELASTIC_TFJOB_OPEN"
-"""Set where resume() has nothing to wait for: the program was started to run, whatever can be written."""
+"""Set for a program that is started to run: resume() does not wait, even where go.json could not be written."""
 STDERR = "ELASTIC_TFJOB_STDERR"
-"""The file descriptor of the container's own standard error, where the program's goes through the launcher."""
+"""The file descriptor of the container's own standard error, for a program whose standard error is a pipe."""
 
 LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.json"
 IMPORTS, PLAIN = "imports.json", "plain.json"
@@ -48,12 +49,21 @@ GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "sa
 READ_LIMIT = 1 << 20
 
 
+def restore_stderr() -> None:
+    """In the program that takes over: write directly to the container's own standard error from here on."""
+    own = os.environ.pop(STDERR, None)
+    with contextlib.suppress(OSError, ValueError):
+        if own:
+            os.dup2(int(own), 2)
+            os.close(int(own))
+
+
 def generation_directory(directory: Path, generation: int) -> Path:
     return directory / f"generation-{generation}"
 
 
 def stage(path: Path, content: dict[str, Any]) -> str:
-    """Write what is to replace a file; gives the name of a temporary one, for os.replace. Raises OSError."""
+    """Write the new content of a file; returns the path of a temporary file for os.replace. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
@@ -76,8 +86,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path, limit: int = READ_LIMIT) -> dict[str, Any] | None:
-    """A file's content; None if there is none, or it is not what `write` wrote, or has more than `limit` bytes. Never
-    waits: a pipe or device by that name is no file."""
+    """The content of a file; None if there is no file, it is not a JSON object, or it has more than `limit` bytes.
+    Never blocks: a pipe or device by that name counts as no file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
@@ -92,11 +102,11 @@ def read(path: Path, limit: int = READ_LIMIT) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Task:
-    """What a replica does in its cluster, by its TF_CONFIG.
+    """What a replica does in its cluster, according to its TF_CONFIG.
 
-    `trains`: it runs the training loop: the chief, and every worker of a cluster without parameter servers. The others
-    serve (parameter servers and their workers), or are outside the cluster (the evaluator). `port` is the replica's
-    own, 0 if it has none. `workers`: how many replicas compute gradients.
+    `trains`: it runs the training loop, as the chief and every worker of a cluster without parameter servers do.
+    `serves`: it is a parameter server, or a worker beside parameter servers. The evaluator does neither. `port`: the
+    replica's own, 0 if it has none. `workers`: the number of replicas that compute gradients.
     """
 
     trains: bool = True
@@ -128,26 +138,27 @@ class Task:
             return cls()
 
 
-# -- What the operator commands a pod's launcher: a level, not an event; see docs/architecture.md ----------------------
+# -- The operator's command to a pod's launcher: a level, not an event; see docs/architecture.md -----------------------
 
 
 @dataclass
 class LauncherCommand:
-    """What the operator wants, by the annotation that the kubelet shows as a file."""
+    """The content of an annotation of the pod, which the kubelet shows as a file. `tf_config`: of the generation; None
+    for the container's own. `timeout_s`: the limit for the save of a switch."""
 
     action: str
     generation: int = 0
     mode: str = "overlap"
     tf_config: str | None = None
     timeout_s: float = 120.0
-    request: int = 0  # which stop of the job a `save` is for
+    request: int = 0  # the number of the stop that a `save` is for
 
     @classmethod
     def parse(cls, text: str) -> LauncherCommand:
-        """Raises ValueError."""
+        """Raises ValueError, TypeError or RecursionError for an invalid command."""
         raw = json.loads(text)
         if not isinstance(raw, dict) or raw.get("action") not in ("prepare", "switch", "run", "save", "stop"):
-            raise ValueError(f"no such command: {text[:200]}")
+            raise ValueError(f"action must be prepare, switch, run, save or stop, in {text[:200]}")
         if raw["action"] == "stop":
             return cls("stop")
         tf_config = raw.get("tf_config")
@@ -156,11 +167,11 @@ class LauncherCommand:
             or not isinstance(raw.get("generation"), int)
             or raw["generation"] < 0
         ):
-            raise ValueError(f"generation: {raw.get('generation')!r}")
+            raise ValueError(f"generation is {raw.get('generation')!r}; it must be an integer of at least 0")
         if tf_config is not None and not isinstance(tf_config, str):
-            raise ValueError("tf_config is no text")
+            raise ValueError("tf_config must be a text")
         if raw.get("mode", "overlap") not in ("overlap", "spare"):
-            raise ValueError(f"mode: {raw['mode']!r}")
+            raise ValueError(f"mode is {raw['mode']!r}; it must be overlap or spare")
         return cls(
             raw["action"],
             raw["generation"],
@@ -171,21 +182,21 @@ class LauncherCommand:
         )
 
 
-# -- TensorFlow's errors, for people -----------------------------------------------------------------------------------
+# -- Texts for people --------------------------------------------------------------------------------------------------
 
 _LISTED = 10
-"""So many names are told of each kind."""
+"""Names that a message lists at most."""
 
 
 def brief(error: Exception) -> str:
-    """What went wrong in one line: without the places in the program that TensorFlow lists before it says that."""
+    """An error in one line, without the stack of the graph that TensorFlow puts before its message."""
     lines = [line.strip() for line in str(error).splitlines()]
     places = ("Graph execution error", "Detected at node", "File ", "[[", "Hint: ")
-    told = " ".join(line for line in lines if line and not line.startswith(places))
-    return f"{type(error).__name__}: {told[:300]}"
+    message = " ".join(line for line in lines if line and not line.startswith(places))
+    return f"{type(error).__name__}: {message[:300]}"
 
 
 def some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = len(names) - _LISTED
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

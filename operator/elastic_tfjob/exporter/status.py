@@ -1,5 +1,8 @@
-"""What launcher and program wrote, read without trusting it: anything of a wrong type or size is as if it were
-missing. Both files are written by whoever trains, in a volume that the two containers share."""
+"""The answer to /status, from the files of launcher and program.
+
+The user's container writes these files to a volume that both containers share, so they are not trusted: a value of the
+wrong type or size counts as missing.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from elastic_tfjob.runtime import protocol
 __all__ = ["UntrustedFields", "read", "status"]
 
 READ_BYTES = 64 << 10
-"""A file is some 2 KiB; of a larger one nothing is read."""
-TEXT, NUMBERS = 2_000, 100
-"""Characters of a text and entries of a list that are passed on."""
+"""A file has about 2 KiB; one above this limit is ignored."""
+TEXT_CHARACTERS, LIST_NUMBERS = 2_000, 100
+"""A longer text is cut; a longer list is ignored."""
 _LARGEST_INTEGER = 2**63 - 1
 _LARGEST_FLOAT = sys.float_info.max
 
 
 class UntrustedFields:
-    """Typed access to an object of JSON; None for what is missing or of another type."""
+    """Typed access to a JSON object. A missing value, or one of another type, is None."""
 
     def __init__(self, raw: object) -> None:
         self.raw: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
@@ -35,7 +38,7 @@ class UntrustedFields:
         return value if _is_number(value) else None
 
     def measured(self, name: str) -> float | None:
-        """A number of any size that a float can hold: a loss that explodes is one until it is infinite."""
+        """A number of any size that a float can hold: a diverging loss is one until it is infinite."""
         return float(self.raw[name]) if _is_number(self.raw.get(name), _LARGEST_FLOAT) else None
 
     def integer(self, name: str) -> int | None:
@@ -44,7 +47,7 @@ class UntrustedFields:
 
     def text(self, name: str) -> str:
         value = self.raw.get(name)
-        return value[:TEXT] if isinstance(value, str) else ""
+        return value[:TEXT_CHARACTERS] if isinstance(value, str) else ""
 
     def boolean(self, name: str) -> bool | None:
         value = self.raw.get(name)
@@ -55,18 +58,18 @@ class UntrustedFields:
 
     def numbers(self, name: str) -> list[float]:
         values = self.raw.get(name)
-        if not isinstance(values, list) or len(values) > NUMBERS:
+        if not isinstance(values, list) or len(values) > LIST_NUMBERS:
             return []
         return [value if _is_number(value) else 0.0 for value in values]
 
 
 def _is_number(value: Any, most: float = _LARGEST_INTEGER) -> bool:
-    """Whether it is one up to `most`: by default one that a float can hold, and an integer of 64 bits, too."""
+    """Whether a value is a number of at most `most`, by default the largest integer of 64 bits."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
 
 
 def read(directory: Path) -> tuple[UntrustedFields, UntrustedFields]:
-    """What the launcher and the program wrote."""
+    """The contents of launcher.json and progress.json."""
     launcher, progress = (
         protocol.read(directory / name, READ_BYTES) for name in (protocol.LAUNCHER, protocol.PROGRESS)
     )
@@ -74,12 +77,12 @@ def read(directory: Path) -> tuple[UntrustedFields, UntrustedFields]:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """The answer to `/status`: see docs/elastic.md. `generation` is the one that runs: what the program said of one
-    before it is no longer this generation's."""
+    """The answer to `/status`: see docs/elastic.md. `generation` is the running one; the speed and downtime of a
+    previous generation are left out."""
     launcher, progress = read(directory)
     generation = launcher.integer("generation") if launcher else progress.integer("generation")
     current = progress if progress.integer("generation") == generation else UntrustedFields(None)
-    cgroup, prepared, switch, last_save, checkpoint = (
+    cgroup, prepared, switch, save_before_stop, checkpoint = (
         launcher.within("cgroup"),
         launcher.within("prepared"),
         launcher.within("switch"),
@@ -119,12 +122,12 @@ def status(directory: Path) -> dict[str, Any]:
         if switch
         else None,
         "saved": {
-            "request": last_save.integer("request"),
-            "state": last_save.text("state"),
-            "why": last_save.text("why"),
-            "step": last_save.integer("step"),
+            "request": save_before_stop.integer("request"),
+            "state": save_before_stop.text("state"),
+            "why": save_before_stop.text("why"),
+            "step": save_before_stop.integer("step"),
         }
-        if last_save
+        if save_before_stop
         else None,
         "step": progress.integer("step"),
         "total_steps": progress.integer("total_steps"),
