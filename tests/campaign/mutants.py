@@ -128,7 +128,7 @@ MUTANTS: Final = {
         Mutant(
             "scheduler-begins-with-nothing",
             "controller.schedule.loop",
-            "self._runs = True\n        self._begin_anew()",
+            "self._runs = True\n        self._reset()",
             "self._runs = True",
             "a new leader decides nothing for jobs that it knew before it led",
             "simulation",

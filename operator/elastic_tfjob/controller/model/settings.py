@@ -198,13 +198,18 @@ class Configuration(_Model):
                 raise ValueError(f"profiles.{name}.{asked}: there are no pools to borrow from")
         said = self.profiles.get(self.profile, {})
         lends = not isinstance(build(self.profile, parse_profile(self.profile, said)).lend, NoLoans)
-        if self.pools and (self.profile == FIXED or not lends):
+        if self.pools and (not self.decides or not lends):
             raise ValueError(f"pools: profile {self.profile} borrows no node; set profiles.{self.profile}.lend")
         if lends and not self.pools:
             raise ValueError(
                 f"profile {self.profile} borrows nodes, and there are no pools; set profiles.{self.profile}.lend: none"
             )
         return self
+
+    @property
+    def decides(self) -> bool:
+        """Whether the profile decides for jobs: all do but `fixed`."""
+        return self.profile != FIXED
 
     @property
     def shares_cpu(self) -> bool:

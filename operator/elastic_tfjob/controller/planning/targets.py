@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, bytes_of
+from elastic_tfjob.controller.model.settings import FIXED
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Role
 from elastic_tfjob.controller.planning.job_view import JobView
@@ -24,7 +25,7 @@ from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY, Memory
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["decide", "decide_fixed", "released", "suspended"]
+__all__ = ["decide", "decide_fixed", "released", "suspended", "without_plan"]
 
 # The annotation's name, and that of the job's uid with it.
 _BESIDE_BYTES: Final = 256
@@ -102,18 +103,25 @@ def _stoppable(scheduled: JobView) -> bool:
     return scheduled.terms is not None and scheduled.terms.stoppable
 
 
+def without_plan(scheduled: JobView, profile: str) -> Target | None:
+    """The target of a job that follows without a plan of this profile; None: it stays as it is."""
+    if profile == FIXED:
+        return decide_fixed(scheduled)
+    return suspended(scheduled) if scheduled.followed else released(scheduled, profile)
+
+
 def decide_fixed(scheduled: JobView) -> Target | None:
     """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
     from us, or it still waits for a start that another profile owes it."""
     terms, target, state = scheduled.terms, scheduled.target, scheduled.state
     if terms is None or terms.spec.run_policy.suspend:
         return None
-    if (start := _started(scheduled, "fixed")) is not None:
+    if (start := _started(scheduled, FIXED)) is not None:
         return start
     if target is None and state is None:
         return None
     if terms.elasticity.placement == "none":
-        return _edited(scheduled, "fixed")
+        return _edited(scheduled, FIXED)
     size, _ = promised(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}

@@ -40,10 +40,11 @@ from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, in_turn
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.reasons import Code, Reason
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import RECENT, LossState
 
@@ -378,32 +379,33 @@ _BELIEVED_S: Final = 3600.0
 
 
 class JobEvents:
-    """`follow` is given each job that is new or has changed, and `look` is called in each round."""
+    """`follow` is given each job that is new or has changed, and `look` is called in each round. What jobs were told is
+    in their `entries`."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
+    def __init__(
+        self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder, entries: Mapping[Key, JobEntry]
+    ) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
-        self._kept: dict[Key, tuple[str, set[Code]]] = {}
+        self._entries = entries
         self._verdicts = DeadlineEvents(api, jobs, recorder)
         self._losses = LossEvents(api, jobs, recorder)
-        # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
+        # The jobs, with their uids, that have their checkpoints in a place of a namespace.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
-        self._place_of: dict[Key, tuple[str, str]] = {}
         self._plan: Plan | None = None
 
-    def follow(self, key: Key, job: TFJob | None) -> None:
+    def follow(self, entry: JobEntry, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
-        self._verdicts.follow(key, job)
+        self._verdicts.follow(entry.key, job)
         if job is None:
-            self._losses.forget(key)
-            self._kept.pop(key, None)
-            self._leave_place(key)
+            self._losses.forget(entry.key)
+            entry.notices_sent = None
+            self._leave_place(entry)
 
-    def described(self, scheduled: JobView) -> None:
-        """Tell what is known of a job that the profile is to decide for, or has been."""
+    def described(self, entry: JobEntry, scheduled: JobView) -> None:
+        """Send the events that follow from a job's description."""
         if scheduled.source is not None:
-            self._take_place(scheduled.source, scheduled.terms)
+            self._take_place(entry, scheduled.source, scheduled.terms)
         if scheduled.source is None or not scheduled.followed:
             return
         for problem in scheduled.terms.problems if scheduled.terms is not None else ():
@@ -413,19 +415,19 @@ class JobEvents:
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, job: TFJob, terms: JobRequest | None) -> None:
+    def _take_place(self, entry: JobEntry, job: TFJob, terms: JobRequest | None) -> None:
         """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
         place = terms.place if terms is not None else None
         if place is None or job.deleting:
-            self._leave_place(job.key)
+            self._leave_place(entry)
             return
         where = job.namespace, place
-        if self._place_of.get(job.key) != where:
-            self._leave_place(job.key)
+        if entry.checkpoints != where:
+            self._leave_place(entry)
         there = self._places.setdefault(where, {})
         if there.get(job.key) == job.uid:
             return
-        there[job.key], self._place_of[job.key] = job.uid, where
+        there[job.key], entry.checkpoints = job.uid, where
         others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
@@ -434,10 +436,11 @@ class JobEvents:
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
 
-    def _leave_place(self, key: Key) -> None:
-        if (where := self._place_of.pop(key, None)) is not None:
+    def _leave_place(self, entry: JobEntry) -> None:
+        where, entry.checkpoints = entry.checkpoints, None
+        if where is not None:
             there = self._places[where]
-            there.pop(key, None)
+            there.pop(entry.key, None)
             if not there:
                 del self._places[where]
 
@@ -478,13 +481,12 @@ class JobEvents:
         for name, why in kept.items():
             namespace, _, job_name = name.partition("/")
             key = namespace, job_name
-            if (job := self._jobs.one(key)) is None:
+            job, entry = self._jobs.one(key), self._entries.get(key)
+            if job is None or entry is None:
                 continue
-            uid, told = self._kept.get(key, ("", set[Code]()))
-            if uid != job.uid:
-                told = set()
-                self._kept[key] = job.uid, told
-            if why.code not in told:
-                told.add(why.code)
+            if entry.notices_sent is None or entry.notices_sent[0] != job.uid:
+                entry.notices_sent = job.uid, set()
+            if why.code not in (sent := entry.notices_sent[1]):
+                sent.add(why.code)
                 message = f"The profile would stop or move this job, which keeps what it has: {why}"
                 self._recorder.record(job, Event("Normal", "NotStopped", message))

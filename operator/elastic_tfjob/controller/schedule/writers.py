@@ -20,6 +20,7 @@ from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.model.status import parse_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.schedule.job_entry import JobEntry, RefusedSize
 
 __all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "in_turn"]
 
@@ -131,71 +132,55 @@ _REFUSED_AGAIN_S: Final = 120.0
 _MAX_REFUSED_S: Final = 3600.0
 
 
-@dataclass(slots=True)
-class _Refusal:
-    """A size that a job could not get. `until` is Unix time."""
-
-    generation: int
-    replicas: Mapping[str, int]
-    delay_s: float
-    until: float
-
-
 class TargetWriter:
-    """Writes targets. `known` gives what is known of a job; `touched` has the next round decide anew for one, `later`
-    some later round, and `leave_out` none for a while, for the error that says why."""
+    """Writes targets of the jobs in `entries`. `touched` has the next round decide again for a job, `later` some later
+    round; `failed` is called with an error after which nothing is to be decided for the job for a while."""
 
     def __init__(
         self,
         api: ApiClient,
         jobs: Informer[TFJob],
         *,
-        known: Callable[[Key], JobView | None],
+        entries: Mapping[Key, JobEntry],
         touched: Callable[[Key], None],
         later: Callable[[Key], None],
-        leave_out: Callable[[Key, BaseException], None],
+        failed: Callable[[Key, BaseException], None],
     ) -> None:
         self._writer = AnnotationWriter(api, jobs.seen, "target")
-        self._known = known
+        self._entries = entries
         self._touched = touched
         self._later = later
-        self._leave_out = leave_out
-        self._refusals: dict[Key, _Refusal] = {}
-        self._reasoned_at: dict[Key, float] = {}
-        # Jobs whose target is being written, and for which a round has decided again meanwhile.
-        self._overtaken: set[Key] = set()
-
-    def forget(self, key: Key) -> None:
-        """A job is gone."""
-        self._refusals.pop(key, None)
-        self._reasoned_at.pop(key, None)
+        self._failed = failed
 
     def begin(self, key: Key, target: Target, now: float, group: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
         """Write a target, beside later rounds if it takes long. None: it is too early for it, or the job's last write
         is still under way; when that has ended the job is looked at again."""
+        if (entry := self._entries.get(key)) is None:
+            return None
         if key in self._writer:
-            self._overtaken.add(key)
+            entry.overtaken = True
             return None
         try:
-            write = self._make(key, target, now)
+            write = self._make(entry, target, now)
         except Exception as error:  # which touches no other job
-            self._leave_out(key, error)
+            self._failed(key, error)
             return None
         if write is None:
             return None
         return self._writer.begin(write, partial(self._ended, key, target), group, partial(self._freed, key))
 
     def _freed(self, key: Key) -> None:
-        if key in self._overtaken:
-            self._overtaken.discard(key)
+        entry = self._entries.get(key)
+        if entry is not None and entry.overtaken:
+            entry.overtaken = False
             self._touched(key)
 
-    def note_refusal(self, key: Key, found: JobView) -> None:
+    def note_refusal(self, entry: JobEntry, view: JobView) -> None:
         """Remember a size that the job could not get, so that it is not tried again at once."""
-        target, state = found.target, found.state
+        target, state = view.target, view.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
             return
-        known = self._refusals.get(key)
+        known = entry.refused_size
         if known is not None and known.generation == target.generation:
             return
         # One that was committed has cost a pause, and another one to return from it.
@@ -203,28 +188,28 @@ class TargetWriter:
         if known is not None and known.replicas == target.replicas:
             delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
         until = parse_time(state.refused.at).timestamp() + delay_s
-        self._refusals[key] = _Refusal(target.generation, target.replicas, delay_s, until)
+        entry.refused_size = RefusedSize(target.generation, target.replicas, delay_s, until)
 
-    def _may_write(self, key: Key, before: Target | None, target: Target, now: float) -> bool:
-        known = self._refusals.get(key)
+    def _may_write(self, entry: JobEntry, before: Target | None, target: Target, now: float) -> bool:
+        known = entry.refused_size
         if known is not None and known.replicas == target.replicas and now < known.until:
-            self._later(key)
+            self._later(entry.key)
             return False
         if before is not None and (
             not (before.replicas or target.replicas)
             or replace(before, reason=target.reason, memory=target.memory) == target
         ):
-            if now - self._reasoned_at.get(key, 0.0) < _REASON_S:
-                self._later(key)
+            if now - entry.reasoned_at < _REASON_S:
+                self._later(entry.key)
                 return False
-            self._reasoned_at[key] = now
+            entry.reasoned_at = now
         return True
 
-    def _make(self, key: Key, target: Target, now: float) -> AnnotationWrite | None:
+    def _make(self, entry: JobEntry, target: Target, now: float) -> AnnotationWrite | None:
         """What to store; None: it is too early for it."""
-        scheduled = self._known(key)
-        job = scheduled.source if scheduled is not None else None
-        if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
+        view = entry.view
+        job = view.source if view is not None else None
+        if view is None or job is None or not self._may_write(entry, view.target, target, now):
             return None
         written = {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}
         if job.annotations.get(EXPECTS_ANNOTATION) != target.expects_json:
@@ -253,13 +238,13 @@ class TargetWriter:
             case "refused":
                 # It would be in each plan, and others would wait for room that it never takes.
                 metrics.TARGETS.labels("failed").inc()
-                self._leave_out(key, failure.error)
+                self._failed(key, failure.error)
             case "failed":
                 metrics.TARGETS.labels("failed").inc()
                 log.warning("target not written", **where, error=excerpt(failure.error))
                 self._later(key)
             case "bug":
-                self._leave_out(key, failure.error)
+                self._failed(key, failure.error)
 
 
 # -- Whose turn it is, where there is more to do for jobs than is done at once -----------------------------------------
