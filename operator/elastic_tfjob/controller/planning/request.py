@@ -221,4 +221,4 @@ def asked_for(
         elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
             edited[name] = declared[name]
-    return asked, str(Reason("by-a-person", {"annotations": by_annotation, "spec": edited})) if asked else ""
+    return asked, str(Reason("requested-size", {"annotations": by_annotation, "spec": edited})) if asked else ""
