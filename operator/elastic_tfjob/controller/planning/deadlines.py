@@ -83,7 +83,7 @@ class _Assessment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Check:
     """What one look at a job goes by: what was written and doubted before."""
 
     job: TFJob
@@ -144,12 +144,12 @@ def judge(
         return Judged(before.verdict if before is not None else None, doubt=doubt)
     else:
         assessment = _expected(known, deadline_s, plan)
-    look = _Look(job, deadline, now_s, before, doubt)
+    look = _Check(job, deadline, now_s, before, doubt)
     return _written(look, assessment, _hints(known, plan, before, now_s), final=status.finished)
 
 
 def _written(
-    look: _Look, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
+    look: _Check, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
 ) -> Judged:
     job, before, now_s = look.job, look.before, look.now_s
     verdict: Verdict | None = before.verdict if before is not None else None
@@ -183,7 +183,7 @@ def _written(
     return replace(judged, annotations=annotations, events=events, reached=kept if new else None)
 
 
-def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Look) -> tuple[bool, Doubt | None]:
+def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Check) -> tuple[bool, Doubt | None]:
     """Whether a verdict is new and believed, and what is to be watched further."""
     if verdict in (assessment.verdict, "missed"):
         return False, None

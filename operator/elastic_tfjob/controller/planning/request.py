@@ -20,7 +20,7 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Constraints, Resources
 
-__all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refused_target", "terms"]
+__all__ = ["JobRequest", "annotated", "asked_for", "decided", "refused_target", "reserved_size", "terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _without_templates(spec: TFJobSpec) -> TFJobSpec:
     return spec.model_copy(update={"tf_replica_specs": bare})
 
 
-def promised(
+def reserved_size(
     found: JobRequest, target: Target | None, state: StoredState | None, *, started: bool
 ) -> tuple[Mapping[str, int], bool]:
     """The replicas that a job has or shall get, and whether it is on its way there."""

@@ -15,7 +15,7 @@ from elastic_tfjob.controller.model.settings import FIXED
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Role
 from elastic_tfjob.controller.planning.job_view import JobView
-from elastic_tfjob.controller.planning.request import asked_for, decided, promised, refused_target
+from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.plan import TOLD, Plan
@@ -45,7 +45,7 @@ def decide(
     free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
     for scheduled in candidates.values():
         if scheduled.job is not None:
-            for name, taken in scheduled.held.items():
+            for name, taken in scheduled.reserved.items():
                 if name in free:
                     free[name] = free[name].minus(taken)
     targets: dict[str, Target | None] = {}
@@ -122,7 +122,7 @@ def decide_fixed(scheduled: JobView) -> Target | None:
         return None
     if terms.elasticity.placement == "none":
         return _edited(scheduled, FIXED)
-    size, _ = promised(terms, target, state, started=True)
+    size, _ = reserved_size(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}
     declared = _declared(scheduled, wanted)
@@ -196,9 +196,9 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
         if scheduled.bound.get((name, index)) == node:
             # Also less: replicas give CPU back before those that are added start, which else could never be.
             shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
-        elif not (scheduled.awaited.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
+        elif not (scheduled.pending.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
             shift(node, group.request._replace(cpu=cpu))
-    for role, node in {**scheduled.awaited, **scheduled.bound}.items():
+    for role, node in {**scheduled.pending, **scheduled.bound}.items():
         if role not in wanted and node in needed:
             group = spec.group(role[0])
             assert group is not None

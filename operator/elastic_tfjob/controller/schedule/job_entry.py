@@ -65,7 +65,7 @@ class JobEntry:
     @property
     def may_change(self) -> bool:
         """Whether time alone may change the job's description."""
-        return bool(self.rejected_nodes) or (self.view is not None and self.view.passing)
+        return bool(self.rejected_nodes) or (self.view is not None and self.view.may_change)
 
     def quarantined(self, now: float) -> bool:
         """Whether nothing is decided for the job at this time (monotonic seconds)."""

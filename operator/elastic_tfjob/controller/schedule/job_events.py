@@ -41,7 +41,7 @@ from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import JobRequest
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
-from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, in_turn
+from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, round_robin
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason
@@ -154,7 +154,7 @@ class LossEvents:
         present = {namespace for namespace, _ in self._due}
         self._served = {name: turn for name, turn in self._served.items() if name in present}
         self._turns += 1
-        for key in in_turn((key for key in self._due if key not in self._writer), self._served):
+        for key in round_robin((key for key in self._due if key not in self._writer), self._served):
             namespace = key[0]
             if not free:
                 return
@@ -283,7 +283,9 @@ class DeadlineEvents:
         present = {namespace for namespace, _ in self._followed}
         self._served = {name: look for name, look in self._served.items() if name in present}
         self._looks += 1
-        chosen = in_turn((key for key in self._followed if key not in self._writer), self._served)[:_VERDICTS_AT_ONCE]
+        chosen = round_robin((key for key in self._followed if key not in self._writer), self._served)[
+            :_VERDICTS_AT_ONCE
+        ]
         turn = {key: self._followed[key] for key in chosen}
         for key, each in turn.items():
             # A round may have read the job before the last write of its verdict, which it would tell once more.
@@ -322,7 +324,7 @@ class DeadlineEvents:
         there = [key for key in due if self._followed.get(key) is turn[key]]  # others went meanwhile
         writes = [key for key in there if due[key].annotations or turn[key].deadline_s is None]
         writes.sort(key=lambda key: not (due[key].reached or turn[key].deadline_s is None))
-        writes = in_turn(writes, self._served)
+        writes = round_robin(writes, self._served)
         begun, postponed = writes[:_WRITES], writes[_WRITES:]
         unwritten = frozenset(postponed)
         for key in there:
@@ -410,8 +412,8 @@ class JobEvents:
             return
         for problem in scheduled.terms.problems if scheduled.terms is not None else ():
             self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
-        if scheduled.job is None and scheduled.awaited_since_s is not None:
-            nodes = ", ".join(sorted({node for node in scheduled.awaited.values() if node})) or "any node"
+        if scheduled.job is None and scheduled.pending_since_s is not None:
+            nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
             message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 

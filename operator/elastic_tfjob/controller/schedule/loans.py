@@ -357,7 +357,7 @@ def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozense
     for candidate in candidates:
         if candidate.job is None or not candidate.job.spec.loanable:
             continue
-        promised.update(candidate.held)
+        promised.update(candidate.reserved)
         target = candidate.target
         if target is not None and candidate.state is not None and refused_target(target, candidate.state):
             target = None  # nobody is on the way there

@@ -336,7 +336,7 @@ class Scheduler:
 
     def _update(self, entry: JobEntry, described: Described) -> None:
         view, before = described.found, entry.view
-        entry.view, entry.rejected_nodes = view, described.unfit
+        entry.view, entry.rejected_nodes = view, described.rejected_nodes
         if described.error is None:
             self._failures.follow(entry.key, before, view, time.monotonic())
         self._events.follow(entry, view.source)

@@ -22,7 +22,7 @@ from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.schedule.job_entry import JobEntry, RefusedSize
 
-__all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "in_turn"]
+__all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "round_robin"]
 
 # -- Annotations of jobs as the scheduling loop writes them ------------------------------------------------------------
 # One patch each, beside later rounds where that takes long.
@@ -250,7 +250,7 @@ class TargetWriter:
 # -- Whose turn it is, where there is more to do for jobs than is done at once -----------------------------------------
 
 
-def in_turn(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
+def round_robin(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
     """These jobs so that one of each namespace comes after the other: however many jobs a tenant has, those of others
     do not wait for all of them. Within a namespace their order stays. `served` says when a namespace had a turn last,
     by a number that grows; whose turn is the longest ago (or who had none) comes first."""
