@@ -9,6 +9,9 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/elastic-tfjob
 UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
 RUN = PYTHONPATH=tests $(UV) run --frozen --quiet
 
+# Also what is marked `thorough` (pyproject.toml).
+ALL = -m 'not kueue and not linters and not people and not trainer'
+
 # Tests start hundreds of Pythons. Where the environment has nothing written down, each would compile all that it imports
 # (TensorFlow: 13 s instead of 4).
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,9 +26,13 @@ demo: .venv ## from nothing to a trained model: cluster, operator, a real Tensor
 	@$(RUN) python -m harness.demo
 
 .PHONY: test
-test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd
+test: .venv ## unit, integration and conformance tests on a real kube-apiserver and etcd: each promise once
 	@$(RUN) python -m harness.binaries kube kwok training-operator helm >/dev/null
 	$(RUN) pytest -n 4 --dist loadgroup $(PYTEST)
+
+.PHONY: test-all
+test-all: ## those, and all further variants of them: 40 minutes
+	@$(MAKE) --no-print-directory test PYTEST="$(ALL) $(PYTEST)"
 
 .PHONY: test-page
 test-page: .venv ## the live page in a real Chromium, with axe (needs chromium and npm); PICTURES=1: writes docs/images
@@ -58,9 +65,13 @@ page-vendor: .venv ## the foreign files of the live page anew, from npm by tests
 	$(RUN) python -m page.vendor $(if $(CHECK),--check)
 
 .PHONY: e2e
-e2e: .venv ## scenarios on a real kind cluster; MONKEY=1: while the leading operator is killed every 30 s
+e2e: .venv ## scenarios on a real kind cluster: each promise once; MONKEY=1: while the leading operator is killed every 30 s
 	@$(RUN) python -m harness.deploy
 	MONKEY=$(MONKEY) $(RUN) pytest e2e $(if $(MONKEY),,-n 2 --dist load --maxschedchunk=1) $(PYTEST)
+
+.PHONY: e2e-all
+e2e-all: ## all scenarios on that cluster; MONKEY=1 as above
+	@$(MAKE) --no-print-directory e2e PYTEST="$(ALL) $(PYTEST)"
 
 .PHONY: e2e-people
 e2e-people: .venv ## on the kind cluster: the live page in a real Chromium, what-if questions, pipelines in containers; PICTURES=1: docs/images
@@ -74,7 +85,7 @@ test-versions: .venv ## programs with other Pythons and TensorFlows (VERSIONS="3
 .PHONY: conformance-upstream
 conformance-upstream: .venv ## the conformance suite against the Go training-operator: what proves the suite
 	@$(RUN) python -m harness.binaries kube training-operator >/dev/null
-	$(RUN) pytest tests/conformance -n 6 --operator=upstream $(PYTEST)
+	$(RUN) pytest tests/conformance -n 6 --operator=upstream $(ALL) $(PYTEST)
 
 .PHONY: test-power-loss
 test-power-loss: .venv ## checkpoints on a disk whose power is cut at INSTANTS=200 random instants, on FILE_SYSTEM=ext4 or xfs (root; a few minutes); also SEED, MOUNT_OPTIONS

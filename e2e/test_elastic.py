@@ -127,6 +127,7 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
     jobs.wait_for_words("digits", "Rescaled", "lost")
 
 
+@pytest.mark.thorough  # the mode `recreate`: campaign, scenarios recreate and no-chief
 @pytest.mark.beside
 def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "plain", steps=800, annotations={"inject": "none"}))
@@ -144,6 +145,7 @@ def test_without_a_launcher_the_pods_are_made_anew(jobs: Jobs) -> None:
     assert lost_steps(lines) == 0  # the chief saves when it gets SIGTERM
 
 
+@pytest.mark.thorough  # pod/test_launcher.py, and the campaign's scenario no-hook
 @pytest.mark.beside
 def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     """It cannot be told to save and wait, so its pods end and begin again from its own checkpoint: at once and said in
@@ -173,6 +175,7 @@ def test_a_program_without_our_hooks_is_made_anew_at_once(jobs: Jobs) -> None:
     jobs.wait_for_words("monitored", "ElasticCheckpoint")  # why it was stopped
 
 
+@pytest.mark.thorough  # integration/test_loop.py edits a spec
 @pytest.mark.beside
 def test_an_edit_of_the_replicas_rescales_an_elastic_job(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "edited", steps=800))
@@ -231,6 +234,7 @@ def test_cpu_is_adjusted_in_place(jobs: Jobs) -> None:
     assert all(each["restartCount"] == 0 for containers in statuses for each in containers)
 
 
+@pytest.mark.thorough  # unit/test_annotations.py
 @pytest.mark.beside
 @pytest.mark.parametrize("wrong", ["many", "99"])
 def test_a_size_that_is_not_allowed_is_told_and_changes_nothing(jobs: Jobs, wrong: str) -> None:

@@ -77,6 +77,7 @@ def test_the_operator_is_killed_during_a_rescale(jobs: Jobs) -> None:
     wait_ready(jobs.cluster)
 
 
+@pytest.mark.thorough  # pod/test_elastic.py has such a volume
 @pytest.mark.beside
 def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "mute", steps=STEPS))
@@ -93,6 +94,7 @@ def test_a_read_only_volume_refuses_the_rescale_and_training_goes_on(jobs: Jobs)
     assert lost_steps(lines) == 0
 
 
+@pytest.mark.thorough  # pod/test_elastic.py has such a volume
 @pytest.mark.beside
 def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> None:
     """In a namespace that enforces the Pod Security standard `restricted`, which forbids the other tests' hostPath."""
@@ -115,6 +117,7 @@ def test_a_full_volume_takes_no_checkpoint_and_training_goes_on(jobs: Jobs) -> N
     assert lost_steps(lines) == 0
 
 
+@pytest.mark.thorough  # campaign: drain; killing a worker and a PS ends them alike
 def test_the_node_is_drained(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "moved", steps=STEPS))
     with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:
@@ -129,6 +132,7 @@ def test_the_node_is_drained(jobs: Jobs) -> None:
     assert lost_seconds(lines) <= CHECKPOINT_S + SAVING_S
 
 
+@pytest.mark.thorough  # no clock of one pod is compared with another's: unit/test_reports.py
 @pytest.mark.beside
 def test_a_clock_that_is_a_minute_fast_changes_nothing(jobs: Jobs) -> None:
     jobs.kubectl("create", "configmap", "later", f"--from-literal=sitecustomize.py={LATER}")
@@ -147,6 +151,7 @@ def test_a_clock_that_is_a_minute_fast_changes_nothing(jobs: Jobs) -> None:
     assert lost_steps(lines) == 0
 
 
+@pytest.mark.thorough  # integration/test_loop.py, unit/test_own_annotations.py, campaign
 @pytest.mark.beside
 def test_nonsense_in_annotations_is_told_and_the_job_runs(jobs: Jobs) -> None:
     nonsense = {"max-ps": "lots", "deadline": "soon", "state": "{", "target": '{"generation": "new"}'}
@@ -165,6 +170,7 @@ def test_nonsense_in_annotations_is_told_and_the_job_runs(jobs: Jobs) -> None:
     assert "bug" not in operator_log(jobs.cluster, tail=200)
 
 
+@pytest.mark.thorough  # unit/test_lost_nodes.py, campaign: chief-lost
 def test_the_node_is_lost(jobs: Jobs) -> None:
     """Kubernetes itself keeps the pods of a lost node until somebody says that it is gone; then they are made anew."""
     jobs.apply(elastic(jobs, "lost", steps=STEPS))

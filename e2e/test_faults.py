@@ -8,6 +8,7 @@ from harness.deploy import kill_operator, operator_log, wait_ready
 from harness.jobs import UNTIL_TOLD, Jobs, end, sleepers, until
 
 
+@pytest.mark.thorough  # integration/test_scheduling.py, with the real scheduler
 def test_a_job_that_cannot_be_scheduled_waits_and_says_why(jobs: Jobs) -> None:
     job = sleepers("huge", Worker=1)
     container = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
@@ -27,6 +28,7 @@ def test_a_job_that_cannot_be_scheduled_waits_and_says_why(jobs: Jobs) -> None:
     jobs.wait_for("huge", "Running")
 
 
+@pytest.mark.thorough  # the operator is killed during a rescale, which is more
 def test_a_job_outlives_the_operators_pod(jobs: Jobs) -> None:
     """The operator's pod is deleted while a job runs; the job's end, which comes later, is still seen."""
     jobs.apply(sleepers("calm", command=UNTIL_TOLD, PS=1, Worker=2))

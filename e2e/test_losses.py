@@ -13,6 +13,7 @@ ALL_IMAGES = 1438
 """That there are to train on: a step of so many has the loss of them all, and climbing it, not one ever falls."""
 
 
+@pytest.mark.thorough  # unit/test_losses.py
 @pytest.mark.one_leader
 def test_a_loss_that_rises_or_is_no_number_is_told(jobs: Jobs) -> None:
     """Real TensorFlow climbs the loss, by a learning rate below 0, and leaves the numbers, by a huge one.

@@ -1,5 +1,7 @@
 """Replicas that train go to other nodes: the chief stays, and no step is lost."""
 
+import pytest
+
 from harness import moves
 from harness.jobs import Jobs, until
 from harness.training import Lines, wait_for_step
@@ -24,6 +26,7 @@ def history(jobs: Jobs, name: str) -> list[tuple[str, int]]:
     return [(each["mode"], each["lost_steps"]) for each in state(jobs, name)["history"]]
 
 
+@pytest.mark.thorough  # campaign: move-worker, move-ps, drain
 def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
     jobs.apply(elastic(jobs, "moved", steps=1800, annotations=moves.ONE_SIZE))
     with Lines(jobs.cluster, jobs.namespace, "moved-chief-0") as lines:

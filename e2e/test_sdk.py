@@ -12,6 +12,7 @@ from harness.progress import run
 SCRIPT = Path(__file__).with_name("sdk_client.py")
 
 
+@pytest.mark.thorough  # the SDK uses the API that conformance holds
 @pytest.mark.beside
 def test_the_training_client_creates_waits_reads_logs_and_deletes(jobs: Jobs) -> None:
     uv = os.environ.get("UV") or shutil.which("uv")

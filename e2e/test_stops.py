@@ -36,6 +36,7 @@ def reason(jobs: Jobs, name: str) -> str:
     return str([each for each in conditions if each["status"] == "True"][-1]["reason"])
 
 
+@pytest.mark.thorough  # campaign: preempted; SIGTERM saves: pod/test_elastic.py
 @pytest.mark.usefixtures("preemptive")
 def test_preempted_and_resumed_without_losing_a_step(jobs: Jobs) -> None:
     """One of a fixed size: it needs a checkpoint-dir for that, and no bounds with room between them."""

@@ -37,6 +37,7 @@ def scale(cluster: Cluster, replicas: int) -> None:
     cluster.kubectl("-n", deploy.NAMESPACE, "rollout", "status", deploy.DEPLOYMENT, "--timeout=180s")
 
 
+@pytest.mark.thorough  # conformance has it as H20a, with the same Go operator
 def test_jobs_go_on_when_our_operator_takes_over(our_image: str, jobs: Jobs) -> None:
     cluster = jobs.cluster
     # refused at first while the webhook's certificate spreads

@@ -40,6 +40,7 @@ def test_the_sample_trains_digits_to_95_percent(cluster: Cluster) -> None:
     assert job["status"]["replicaStatuses"]["Chief"]["succeeded"] == 1
 
 
+@pytest.mark.thorough  # conformance has its objects; the sample trains
 @pytest.mark.beside
 def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
     """2 PS, 4 workers, no chief: worker 0 is. Only the image is another, which holds the same kind of program."""
@@ -56,6 +57,7 @@ def test_upstreams_dist_mnist_example_runs_as_it_is_written(jobs: Jobs) -> None:
     assert '"step": 2000' in jobs.kubectl("logs", f"{name}-worker-0")
 
 
+@pytest.mark.thorough  # changes only with the image
 @pytest.mark.beside
 def test_the_trainer_image_has_keras_3_and_tf_keras(jobs: Jobs) -> None:
     """Both are packages of their own beside TensorFlow; the first use of one that is missing would fail."""

@@ -4,6 +4,8 @@ import json
 import time
 from collections.abc import Mapping
 
+import pytest
+
 from harness.jobs import Jobs, sleepers, until
 
 BUSY = "(n=$(nproc); [ $n -ge 4 ] || n=4; for i in $(seq $n); do while :; do :; done & done; wait)"
@@ -11,6 +13,7 @@ BUSY = "(n=$(nproc); [ $n -ge 4 ] || n=4; for i in $(seq $n); do while :; do :; 
 WATCHED_S = 8
 
 
+@pytest.mark.thorough  # it tests the kubelet and the kernel, not this project
 def test_requests_of_pods_without_limits_are_weights(jobs: Jobs) -> None:
     """Two busy pods on a node share it by what they request; a change in place changes that of what runs; and what
     one leaves the other takes (work-conserving)."""

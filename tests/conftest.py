@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 from hypothesis import settings
 
-from harness import operators
+from harness import effort, operators
 from harness.api import Api
 from harness.controlplane import ControlPlane
 from harness.shared import Facts, Shared, run_folder
@@ -25,6 +25,10 @@ from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 # ones.
 settings.register_profile("steady", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    effort.configure(config)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -169,9 +169,8 @@ class Server:
             target = Target(3, counts, reason="room for them", declared=counts)
             annotations |= {
                 f"{PREFIX}max-workers": str(self.args.workers),
-                STATE_ANNOTATION: state.to_json(),
-                TARGET_ANNOTATION: target.to_json(),
-                "elastic-tfjob.kubeflow.org/uid": uid,
+                STATE_ANNOTATION: state.to_json(uid),
+                TARGET_ANNOTATION: target.to_json(uid),
             }
         job = _metadata(namespace, name, name, annotations=annotations)
         job["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = orjson.dumps(spec).decode()

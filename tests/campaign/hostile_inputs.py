@@ -19,11 +19,8 @@ import yaml
 
 from conformance.manifest import labels, replica, tfjob
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.model.deadline_status import DEADLINE_ANNOTATION, TOLD_ANNOTATION
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, RECORD_ANNOTATION
 from elastic_tfjob.controller.model.pod import EXPORTER
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
 from harness.api import Object
 
 from .statusservers import KINDS, Answer
@@ -104,6 +101,7 @@ TARGET: Object = {
     "cpu": {"Worker": [100, 100]},
     "reason": "wanted",
     "declared": {"PS": 1, "Worker": 2},
+    "expects": 12.5,
 }
 WAITING: Object = {"generation": 0, "replicas": {}, "nodes": {}, "cpu": {}, "reason": "no room", "declared": {}}
 
@@ -150,13 +148,14 @@ STATE: Object = {
     "speeds": {"1/2": 10.0},
     "speed_cpu": {"1/2": 100},
     "numbers_at": _AT,
+    "causes": {"0": "grow", "1": "preempt"},
+    "outcomes": {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},
 }
-OPERATORS_PREFIX = f"{UID_ANNOTATION.partition('/')[0]}/"
 UID = "<uid>"
 """Stands for the job's own uid, which a tenant can read: with another one an annotation is taken for another job's."""
 OWN: Mapping[str, Object] = {
-    UID_ANNOTATION: {},
     RECORD_ANNOTATION: {
+        "uid": UID,
         "placed": _AT,
         "held": 3,
         "executed_s": 60.0,
@@ -175,24 +174,24 @@ OWN: Mapping[str, Object] = {
             "readings": 5,
         },
     },
-    INDEXES_ANNOTATION: {"0": {"Worker": [0, 2]}, "1": {"PS": [1], "Worker": [1, 3, 0]}},
-    DEADLINE_ANNOTATION: {
+    NOTICES_ANNOTATION: {
         "uid": UID,
-        "deadline": _AT,
-        "verdict": "at-risk",
-        "since": _AT,
-        "at": _AT,
-        "eta": _AT,
-        "slack_s": -60.0,
-        "why": "it ends after its deadline",
-        "told": ["work", "speed"],
+        "judged": {
+            "deadline": _AT,
+            "verdict": "at-risk",
+            "since": _AT,
+            "at": _AT,
+            "eta": _AT,
+            "slack_s": -60.0,
+            "why": "it ends after its deadline",
+            "told": ["work", "speed"],
+        },
+        "told": ["loss-absent", "loss-nan", "loss-rises"],
     },
-    CAUSES_ANNOTATION: {"0": "grow", "1": "preempt"},
-    EXPECTS_ANNOTATION: {"generation": 1, "steps_per_s": 12.5},
-    OUTCOMES_ANNOTATION: {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},
-    TOLD_ANNOTATION: {"uid": UID, "told": ["loss-absent", "loss-nan", "loss-rises"]},
 }
-"""What else the operator keeps of a job, under the prefix that is not the user's."""
+"""What else the operator keeps of a job."""
+INDEXES: Object = {"indexes": {"Worker": [0, 2]}}
+COMING_INDEXES: Object = {"indexes": {"PS": [1], "Worker": [1, 3, 0]}}
 PHASES = ("Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating")
 COMMAND: Object = {"generation": 1, "action": "prepare", "tf_config": "{}", "mode": "overlap", "timeout_s": 120.0}
 
@@ -221,8 +220,7 @@ REPORT: Object = {
 
 def is_operators(annotation: str) -> bool:
     """Whether the operator writes the annotation, and no user."""
-    name = annotation.removeprefix(PREFIX)
-    return name in OPERATOR_ANNOTATIONS if name != annotation else annotation.startswith(OPERATORS_PREFIX)
+    return annotation.startswith(PREFIX) and annotation.removeprefix(PREFIX) in OPERATOR_ANNOTATIONS
 
 
 # Nasty values
@@ -466,14 +464,16 @@ def operator_annotations(random: Random) -> dict[str, str]:
     if random.random() < 0.6:
         state = {**STATE, "phase": random.choice(PHASES)}
         if state["phase"] not in ("Waiting", "Stable") or random.random() < 0.2:
-            state["next"] = _SIZE
+            state["next"] = _SIZE | random.choice(({}, COMING_INDEXES))
+        state |= random.choice(({}, INDEXES)) | random.choice(({}, {"uid": UID}))
         found[f"{PREFIX}state"] = _json(spoiled(state, random, random.choice((1, 1, 2))))
     if not found or random.random() < 0.6:
-        found[f"{PREFIX}target"] = _json(spoiled(random.choice((TARGET, WAITING)), random, random.choice((1, 1, 2))))
+        target = random.choice((TARGET, WAITING)) | random.choice(({}, {"uid": UID}))
+        found[f"{PREFIX}target"] = _json(spoiled(target, random, random.choice((1, 1, 2))))
     if random.random() < 0.2:
-        found[f"{PREFIX}{random.choice(('step', 'eta'))}"] = random.choice((*_TEXTS, "9" * 400))
+        found[f"{PREFIX}{random.choice(('step', 'eta', 'verdict', 'slack'))}"] = random.choice((*_TEXTS, "9" * 400))
     for name in random.sample(list(OWN), random.choice((0, 1, 2, len(OWN)))):
-        found[name] = _json(spoiled(OWN[name], random, random.choice((1, 1, 2)))) if OWN[name] else UID
+        found[name] = _json(spoiled(OWN[name], random, random.choice((1, 1, 2))))
         if random.random() < 0.1:
             found[name] = random.choice((*_TEXTS, "9" * 400, "[" * 100_000))
     if random.random() < 0.1:

@@ -226,8 +226,8 @@ MUTANTS: Final = {
         ),
         Mutant(
             "copied-state-counts",
-            "controller.model.annotations",
-            "return annotations.get(UID_ANNOTATION, uid) == uid",
+            "controller.objects.annotations",
+            'return raw.text("uid", MAX_UID, default=uid) == uid',
             "return True",
             "a copy of a job inherits the state of the one that it was copied from",
             "simulation",
@@ -271,7 +271,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "stopped-pods-have-failed",
-            "controller.model.pod",
+            "controller.objects.pod",
             "return self.command == STOP_COMMAND",
             "return False",
             "a pod that the operator stops counts as one that failed",
@@ -433,7 +433,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "deep-answers",
-            "controller.model.reports",
+            "controller.objects.reports",
             "except RecursionError:",
             "except ZeroDivisionError:",
             "an answer that is nested too deeply is an error that nobody expects",
@@ -496,7 +496,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "exporter-fails-the-job",
-            "controller.model.pod",
+            "controller.objects.pod",
             'return 0 if container["name"] in (EXPORTER, INSTALL) else',
             "return 0 if False else",
             "restarts of the operator's own container count against the user's limit",

@@ -12,12 +12,12 @@ from campaign.apiserver import ApiServer, Change, Object
 from campaign.loans import LoanOracles, is_of_a_job, loans_at_rest
 from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.model.quantities import allocatable, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
-__all__ = ["Oracles", "counts_of", "state_of", "summary"]
+__all__ = ["Oracles", "state_of", "summary"]
 
 _MOST_WRITES: Final = 20
 """Of the operator in a minute in which nothing happens: figures, the count of an event that repeats."""
@@ -214,12 +214,11 @@ class Oracles:
         """A job's state takes only the steps that there are, and its generation never falls."""
         if change.old is None or change.new is None:
             return
-        annotations = change.old["metadata"].get("annotations") or {}
-        if annotations.get(UID_ANNOTATION) != change.old["metadata"]["uid"]:
-            return  # a copy of another job's
         before, after = state_of(change.old), state_of(change.new)
         if before is None or after is None or before is after:
             return
+        if before.get("uid") != change.old["metadata"]["uid"]:
+            return  # a copy of another job's
         step = before["phase"], after["phase"]
         over = _conditions(change.new)
         settled = (
@@ -294,7 +293,7 @@ class Oracles:
                 continue
             suspended = job["spec"]["runPolicy"].get("suspend")
             size = {} if suspended else (state["replicas"] if state is not None else spec)
-            indexes = {} if suspended or state is None else indexes_of(job, state)
+            indexes = {} if suspended or state is None else state.get("indexes", {})
             wanted = {
                 f"{name}-{kind.lower()}-{index}"
                 for kind, count in size.items()
@@ -372,13 +371,6 @@ def state_of(job: Object) -> dict[str, Any] | None:
     return found
 
 
-def indexes_of(job: Object, state: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The indexes of the pods of a job's types that do not have the pods 0 to n-1."""
-    text = (job["metadata"].get("annotations") or {}).get(INDEXES_ANNOTATION)
-    found: dict[str, list[int]] = orjson.loads(text).get(str(state["generation"]), {}) if text else {}
-    return found
-
-
 def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     """All that an undisturbed run and a disturbed one must have in common at their ends. `loose`: after many faults,
     which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise, or
@@ -395,8 +387,6 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             finished.add(job["metadata"]["uid"])
         if loose and conditions & {"Succeeded", "Failed", "Suspended"}:
             state = None  # of a job that ended while it was to change, either size
-        if loose and state:
-            state = {**state, "replicas": counts_of(job, state)}
         jobs[job["metadata"]["name"]] = {
             "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
@@ -421,13 +411,6 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
         ]
     names = sorted(ranks.get(name, name) for name in services)
     return {"jobs": jobs, "pods": pods, "services": names, **loans_at_rest(server, loose=loose)}
-
-
-def counts_of(job: Object, state: Mapping[str, Any]) -> dict[str, int]:
-    """Replicas per type: a state counts up to the highest index."""
-    text = (job["metadata"].get("annotations") or {}).get(INDEXES_ANNOTATION)
-    indexes = orjson.loads(text).get(str(state.get("generation"))) if text else None
-    return {**(state.get("replicas") or {}), **{name: len(pods) for name, pods in (indexes or {}).items()}}
 
 
 def _ranks(names: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from campaign.apiserver import Change, Place
 from campaign.faults import Faults
-from campaign.oracles import counts_of, state_of
+from campaign.oracles import state_of
 from campaign.world import Outcome, Scenario, World, run
 from elastic_tfjob.api.annotations import PREFIX
 
@@ -268,7 +268,7 @@ class _People:
         if not state:  # its size is the spec's
             spec = job["spec"]["tfReplicaSpecs"]
             return {kind: each["replicas"] for kind, each in spec.items()} == asked and self.world.trains(name=name)
-        stable = state["phase"] == "Stable" and counts_of(job, state) == asked
+        stable = state["phase"] == "Stable" and state["replicas"] == asked
         return stable and self.world.trains(state["generation"], name)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from conformance.lab import Lab, case, cases
 from conformance.manifest import names, replica, tfjob
 
@@ -252,6 +254,7 @@ async def test_long_name(lab: Lab) -> None:
     await long.stays(services="")
 
 
+@pytest.mark.thorough  # integration/test_faults.py has as many jobs, with faults
 @case("H22")
 async def test_many_jobs(offline: Lab) -> None:
     """50 jobs of 10 pods at once: none starves."""

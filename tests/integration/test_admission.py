@@ -15,15 +15,7 @@ import pytest
 import yaml
 
 from conformance.manifest import container, replica, tfjob
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    SLACK_ANNOTATION,
-    TOLD_ANNOTATION,
-    VERDICT_ANNOTATION,
-)
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -39,20 +31,7 @@ ROOT = Path(__file__).parents[2]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 PREFIX = "elastic.kubeflow.org/"
 COMMAND = f"{PREFIX}command"
-OWN = {
-    "uid": UID_ANNOTATION,
-    "record": RECORD_ANNOTATION,
-    "indexes": INDEXES_ANNOTATION,
-    "promise": DEADLINE_ANNOTATION,
-    "verdict": VERDICT_ANNOTATION,
-    "slack": SLACK_ANNOTATION,
-    "causes": CAUSES_ANNOTATION,
-    "told": TOLD_ANNOTATION,
-    "expects": EXPECTS_ANNOTATION,
-    "outcomes": OUTCOMES_ANNOTATION,
-}
-"""Under the prefix that is not the user's."""
-OF_JOBS = ("target", "state", "step", "eta", *OWN)
+OF_JOBS = sorted(OPERATOR_ANNOTATIONS - {"command"})
 HOME = "ml"
 """Not the overlay's own namespace: the policies must follow the operator to where it is installed."""
 OPERATOR = f"system:serviceaccount:{HOME}:elastic-tfjob-operator"
@@ -143,24 +122,19 @@ def _wait_enforced(plane: ControlPlane) -> None:
             time.sleep(0.2)
 
 
-def key_of(name: str) -> str:
-    """An annotation by its short name."""
-    return OWN.get(name, PREFIX + name)
-
-
 def job(name: str = "job", **annotations: str) -> Object:
     """A TFJob; `annotations` without their prefix."""
-    metadata = {"annotations": {key_of(name): value for name, value in annotations.items()}}
+    metadata = {"annotations": {PREFIX + name: value for name, value in annotations.items()}}
     return tfjob(name, metadata=metadata, Worker=1)
 
 
 def pod(name: str = "pod", **annotations: str) -> Object:
-    notes = {key_of(name): value for name, value in annotations.items()}
+    notes = {PREFIX + name: value for name, value in annotations.items()}
     return {"metadata": {"name": name, "annotations": notes}, "spec": {"containers": [container()]}}
 
 
 def annotate(**annotations: str | None) -> Object:
-    return {"metadata": {"annotations": {key_of(name): value for name, value in annotations.items()}}}
+    return {"metadata": {"annotations": {PREFIX + name: value for name, value in annotations.items()}}}
 
 
 @contextlib.contextmanager
@@ -177,7 +151,7 @@ def refused(*words: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", OF_JOBS)
 async def test_a_new_job_has_no_annotation_of_the_operator(tenant: Api, home: str, name: str) -> None:
-    with refused(key_of(name), "remove them from metadata.annotations"):
+    with refused(PREFIX + name, "remove them from metadata.annotations"):
         await tenant.create(tfjobs(home), job(**{name: "x"}))
     await tenant.create(tfjobs(home), job(**{"max-workers": "4", "checkpoint-dir": "/c"}))
 
@@ -197,13 +171,13 @@ async def test_only_the_operator_writes_its_annotations(tenant: Api, operator: A
     path = f"{tfjobs(home)}/job"
     await tenant.create(tfjobs(home), job())
     for name in OF_JOBS:
-        with refused(key_of(name), "leave them"):
+        with refused(PREFIX + name, "leave them"):
             await tenant.merge(path, annotate(**{name: "mine"}))
         await operator.merge(path, annotate(**{name: "1"}))
         await operator.merge(path, annotate(**{name: "2"}))
-        with refused(key_of(name), "leave them"):
+        with refused(PREFIX + name, "leave them"):
             await tenant.merge(path, annotate(**{name: "1"}))
-        with refused(key_of(name), "leave them"):
+        with refused(PREFIX + name, "leave them"):
             await tenant.merge(path, annotate(**{name: None}))
     await tenant.create(tfjobs(home), job("other"))
     replaced = await operator.merge(f"{tfjobs(home)}/other", annotate(state="s"))

@@ -73,7 +73,10 @@ def without_the_charts_own(made: Objects) -> Objects:
     [
         ("standalone", [], []),
         ("kubeflow", [], ["kubeflowRoles.enabled=true"]),
-        *(("standalone", [name], [f"{FLAGS[name]}=true"]) for name in COMPONENTS),
+        *(
+            pytest.param("standalone", [name], [f"{FLAGS[name]}=true"], marks=pytest.mark.thorough)
+            for name in COMPONENTS
+        ),
         ("kubeflow", COMPONENTS, ["kubeflowRoles.enabled=true", *(f"{flag}=true" for flag in FLAGS.values())]),
     ],
 )

@@ -1,32 +1,22 @@
 """What is told of deadlines, on a real control plane, with the operator's own rights and the admission policy."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from harness import kwok, operators
 from harness.api import Api, events, tfjobs
 from harness.controlplane import ControlPlane
+from harness.effort import effort
 
 from .test_loop import configure, job, operator_with_its_rights
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
+    pytest.mark.xdist_group("scheduled"),
 ]
 
-VERDICT = "elastic-tfjob.kubeflow.org/verdict"
-
-
-@contextlib.asynccontextmanager
-async def client(plane: ControlPlane, folder: Path) -> AsyncIterator[Api]:
-    await asyncio.to_thread(operators.install, "ours", plane.kubeconfig)
-    await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
-    async with Api(plane.kubeconfig) as api, kwok.nodes(api, plane.kubeconfig, folder, 2, cpu=4):
-        yield api
+VERDICT = "elastic.kubeflow.org/verdict"
 
 
 async def until(api: Api, name: str, verdict: str) -> None:
@@ -41,20 +31,20 @@ async def told(api: Api, name: str) -> list[str]:
     return [each["reason"] for each in found if each["involvedObject"]["name"] == name and "Deadline" in each["reason"]]
 
 
-async def test_verdicts_are_written_and_told_once(own_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_verdicts_are_written_and_told_once(plane: ControlPlane, two_nodes: Api, tmp_path: Path) -> None:
     """One job whose deadline is over, and one that can never make it; a second operator repeats neither."""
     past = {"deadline": "2026-01-01T00:00:00Z", "checkpoint-dir": "/c", "total-steps": "10"}
     far = {"deadline": "10m", "estimated-duration": "9h", "checkpoint-dir": "/c", "total-steps": "32400"}
-    async with client(own_plane, tmp_path) as api:
-        await configure(api, profile="kips")
-        async with operator_with_its_rights(own_plane, tmp_path):
-            await api.create(tfjobs("default"), job("past", annotations=past, Worker=1))
-            await api.create(tfjobs("default"), job("far", annotations=far, Worker=1))
-            await until(api, "past", "missed")
-            await until(api, "far", "unattainable")
-            async with asyncio.timeout(120):
-                while not (await told(api, "past") and await told(api, "far")):
-                    await asyncio.sleep(0.5)
-        async with operator_with_its_rights(own_plane, tmp_path):
-            await asyncio.sleep(15)
-        assert (await told(api, "past"), await told(api, "far")) == (["DeadlineMissed"], ["DeadlineUnattainable"])
+    api = two_nodes
+    await configure(api, profile="kips")
+    async with operator_with_its_rights(plane, tmp_path):
+        await api.create(tfjobs("default"), job("past", annotations=past, Worker=1))
+        await api.create(tfjobs("default"), job("far", annotations=far, Worker=1))
+        await until(api, "past", "missed")
+        await until(api, "far", "unattainable")
+        async with asyncio.timeout(120):
+            while not (await told(api, "past") and await told(api, "far")):
+                await asyncio.sleep(0.5)
+    async with operator_with_its_rights(plane, tmp_path):
+        await asyncio.sleep(effort(5, 15))
+    assert (await told(api, "past"), await told(api, "far")) == (["DeadlineMissed"], ["DeadlineUnattainable"])

@@ -9,6 +9,7 @@ import pytest
 from harness import operators
 from harness.api import Api, pods, tfjobs
 from harness.controlplane import ControlPlane
+from harness.effort import effort
 from harness.faultproxy import FaultProxy, Faults
 from harness.kubelet import kubelet
 
@@ -40,13 +41,13 @@ async def test_killed_at_random_moments(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
     chance = random.Random(3)
-    workload = Workload(200, seed=3)
+    workload = Workload(effort(40, 200), seed=3)
     ledger = Ledger(namespace)
 
     async with ledger.watching(api), kubelet(api, namespace, workload.program):
-        submitting = asyncio.create_task(submit(api, namespace, workload, over_s=25))
+        submitting = asyncio.create_task(submit(api, namespace, workload, over_s=effort(8, 25)))
         kills = 0
-        while kills < 6 or not submitting.done():
+        while kills < effort(3, 6) or not submitting.done():
             async with running(operator_name, kubeconfig, tmp_path, namespace=namespace) as operator:
                 await asyncio.sleep(chance.uniform(0.0, 3.0))
                 operator.kill()
@@ -58,7 +59,7 @@ async def test_killed_at_random_moments(
 
 @pytest.mark.timeout(600)
 async def test_api_server_restarted(own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path) -> None:
-    workload = Workload(60, seed=4)
+    workload = Workload(effort(20, 60), seed=4)
     await asyncio.to_thread(operators.install, operator_name, own_plane.kubeconfig)
     async with Api(own_plane.kubeconfig) as api:
         namespace = await api.new_namespace()
@@ -108,6 +109,7 @@ async def pretend_to_be_an_operator(api: Api, namespace: str) -> None:
     await api.request("PUT", f"{deployments}/d/status", made)
 
 
+@pytest.mark.thorough  # unit/test_decoding.py reads the same bytes
 @pytest.mark.timeout(300)
 async def test_objects_of_a_tenant_that_nobody_can_read(
     own_plane: ControlPlane, operator_name: operators.Name, tmp_path: Path
@@ -147,7 +149,7 @@ FAULTS = Faults(
 async def test_faults_between_operator_and_api_server(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
-    workload = Workload(100, seed=5)
+    workload = Workload(effort(40, 100), seed=5)
     ledger = Ledger(namespace)
     async with (
         FaultProxy(kubeconfig, tmp_path, Faults(), seed=5) as proxy,
@@ -156,7 +158,7 @@ async def test_faults_between_operator_and_api_server(
         async with ledger.watching(api), kubelet(api, namespace, workload.program):
             proxy.faults = FAULTS
             proxy.cut_watches()
-            await submit(api, namespace, workload, over_s=10)
+            await submit(api, namespace, workload, over_s=effort(5, 10))
             await settle(api, ledger, workload, within_s=300)
         assert operator.alive
     never = {"conflict", "expired", "throttled", "unavailable", "dropped", "delayed", "cut"} - set(proxy.injected)

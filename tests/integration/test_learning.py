@@ -15,15 +15,14 @@ from .test_loop import HOME, NAME, configure, job, until
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+@pytest.mark.xdist_group("scheduled")
 async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
-    own_plane: ControlPlane, tmp_path: Path
+    plane: ControlPlane, tmp_path: Path
 ) -> None:
     """First what a job gets, then what it has; and a policy without weights does what `hull` does."""
     experience, weights = tmp_path / "experience", tmp_path / "w.npz"
     experience.mkdir()
-    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
-    identity = await asyncio.to_thread(operators.service_account, "ours", own_plane.kubeconfig)
+    identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
     arguments = [f"--config-map={HOME}/{NAME}", f"--experience={experience}"]
 
     def moments() -> list[ExperienceRound]:
@@ -37,11 +36,11 @@ async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
         return [seen.has for moment in moments()[-1:] for seen in moment.jobs if seen.job == "default/j"]
 
     async with (
-        Api(own_plane.kubeconfig) as api,
-        kwok.nodes(api, own_plane.kubeconfig, tmp_path, 2, cpu=4),
+        Api(plane.kubeconfig) as api,
+        kwok.nodes(api, plane.kubeconfig, tmp_path, 2, cpu=4),
     ):
         await configure(api, profile="dl2", profiles={"dl2": {"weights": str(weights), "interval_s": 6}})
-        async with running("ours", own_plane.kubeconfig, tmp_path, arguments=arguments, identity=identity):
+        async with running("ours", plane.kubeconfig, tmp_path, arguments=arguments, identity=identity):
             await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
             target = await until(api, "j", lambda target: target["replicas"])
             assert "the learned policy cannot be used" in target["reason"]

@@ -172,8 +172,24 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
             assert again["nodes"] == {"Worker": ["kwok-000"] * 2}
             assert loan_of(await api.get(f"{NODES}/kwok-001")) == ("returned", False)
     assert audit.differs_from("loans", own_plane.audit_log.read_text().splitlines()) == []
+    await _changes_nothing_else(own_plane)
 
 
+async def _changes_nothing_else(plane: ControlPlane) -> None:
+    """The policy: the operator may change its taint and its annotation, and nothing else."""
+    identity = await asyncio.to_thread(service_account, "ours", plane.kubeconfig)
+    async with Api(identity) as limited:
+        for change in (
+            {"metadata": {"labels": {"a": "b"}}},
+            {"metadata": {"annotations": {"a": "b"}}},
+            {"spec": {"taints": [OTHER_TAINT]}},
+            {"spec": {"unschedulable": True}},
+        ):
+            with pytest.raises(Exception, match="operator of TFJobs may"):
+                await limited.merge(f"{NODES}/kwok-001", change)
+
+
+@pytest.mark.thorough  # campaign: elastic-recall, recall-shrink
 async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_and_trains_on(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -206,6 +222,7 @@ async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_an
             assert not told & {"Stopping", "Stopped"}
 
 
+@pytest.mark.thorough  # campaign: taint-gone, relabelled; the first test has the policy
 async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with cluster(own_plane, tmp_path, 5) as api:
         await lend(api)
@@ -247,14 +264,3 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
             await configure(api, profile=PROFILE)
             await api.create(tfjobs("default"), job("last", Worker=1))
             assert (await until(api, "last", lambda target: target["replicas"]))["replicas"]
-        # The policy: the operator may change its taint and its annotation, and nothing else.
-        identity = await asyncio.to_thread(service_account, "ours", own_plane.kubeconfig)
-        async with Api(identity) as limited:
-            for change in (
-                {"metadata": {"labels": {"a": "b"}}},
-                {"metadata": {"annotations": {"a": "b"}}},
-                {"spec": {"taints": [OTHER_TAINT]}},
-                {"spec": {"unschedulable": True}},
-            ):
-                with pytest.raises(Exception, match="operator of TFJobs may"):
-                    await limited.merge(f"{NODES}/{relabelled}", change)

@@ -24,17 +24,13 @@ CONFIG_MAPS = f"{CORE}/namespaces/{HOME}/configmaps"
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
+    pytest.mark.xdist_group("scheduled"),
 ]
 
 
 @pytest.fixture
-async def api(own_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
-    """A client of a control plane with the CRD and two nodes of four cores."""
-    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
-    await asyncio.to_thread(operators.service_account, "ours", own_plane.kubeconfig)  # makes the namespace, too
-    async with Api(own_plane.kubeconfig) as client, kwok.nodes(client, own_plane.kubeconfig, tmp_path, 2, cpu=4):
-        yield client
+def api(two_nodes: Api) -> Api:
+    return two_nodes
 
 
 def job(name: str, *, cpu: str = "1", annotations: dict[str, str] | None = None, **replicas: int) -> Object:
@@ -87,10 +83,10 @@ async def until(api: Api, name: str, what: Callable[[Any], bool], within_s: floa
 
 
 async def test_gang_waits_with_reason_and_starts_when_there_is_room(
-    own_plane: ControlPlane, api: Api, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("first", PS=1, Worker=5))
         first = await until(api, "first", lambda target: target["replicas"])
         assert (first["generation"], first["replicas"]) == (0, {"PS": 1, "Worker": 5})
@@ -115,9 +111,9 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
         assert (started["generation"], started["replicas"]) == (0, {"PS": 1, "Worker": 2})
 
 
-async def test_plain_jobs_count_as_used_and_are_left_alone(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_plain_jobs_count_as_used_and_are_left_alone(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         plain = job("plain", cpu="3", Worker=2)
         plain["metadata"]["annotations"] = {}
         await api.create(tfjobs("default"), plain)
@@ -132,10 +128,11 @@ async def test_plain_jobs_count_as_used_and_are_left_alone(own_plane: ControlPla
         assert target_of(await api.get(f"{tfjobs('default')}/plain")) is None
 
 
-async def test_cordoned_node_is_left_out(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+@pytest.mark.thorough  # unit/test_snapshot.py, and the scenario `drain` of the campaign
+async def test_cordoned_node_is_left_out(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
     await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": True}})
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("small", Worker=2))
         assert (await until(api, "small", lambda target: target["replicas"]))["nodes"] == {"Worker": ["kwok-001"] * 2}
         await api.create(tfjobs("default"), job("large", Worker=4))
@@ -146,10 +143,10 @@ async def test_cordoned_node_is_left_out(own_plane: ControlPlane, api: Api, tmp_
 
 
 async def test_profile_changes_without_restart_and_nonsense_is_refused(
-    own_plane: ControlPlane, api: Api, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path) as operator:
+    async with operator_with_its_rights(plane, tmp_path) as operator:
         await api.create(tfjobs("default"), job("waits", cpu="3", Worker=3))
         assert (await until(api, "waits", lambda target: True))["replicas"] == {}
         await configure(api, profile="fifo-backfil", scope="some")
@@ -174,7 +171,7 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
         assert operator.alive
 
 
-async def test_its_deployment_says_which_profile_decides(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """`kubectl describe deployment` and `/status`: a parameter at the wrong place is refused as a whole."""
     labels = {"control-plane": NAME}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "i"}]}}
@@ -185,7 +182,7 @@ async def test_its_deployment_says_which_profile_decides(own_plane: ControlPlane
             await asyncio.sleep(0.2)
     await configure(api, profile="elastic", lend="none")
     home = {"POD_NAME": made[0]["metadata"]["name"], "POD_NAMESPACE": HOME}
-    async with operator_with_its_rights(own_plane, tmp_path, **home) as operator:
+    async with operator_with_its_rights(plane, tmp_path, **home) as operator:
         refused = await event_of_deployment(api, "InvalidConfiguration")
         for said in ("lend is not known", "profiles.elastic.lend", "profile fixed as before"):
             assert said in refused["message"]
@@ -216,9 +213,10 @@ async def status_of(operator: operators.Operator) -> Any:
     return json.loads(text)
 
 
-async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+@pytest.mark.thorough  # e2e/test_elastic.py asks so, and the campaign's scenario `grow`
+async def test_a_person_asks_for_a_size(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}
-    async with operator_with_its_rights(own_plane, tmp_path):  # no ConfigMap: fixed
+    async with operator_with_its_rights(plane, tmp_path):  # no ConfigMap: fixed
         await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
         async with asyncio.timeout(120):
             async for _, found in api.watch(tfjobs("default")):
@@ -232,12 +230,13 @@ async def test_a_person_asks_for_a_size(own_plane: ControlPlane, api: Api, tmp_p
         assert "target-workers=3" in asked["reason"]
 
 
+@pytest.mark.thorough  # unit/test_annotations.py has the words, the unit tests the size
 async def test_a_job_without_checkpoints_keeps_its_size_and_says_so(
-    own_plane: ControlPlane, api: Api, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     bounds = {"min-workers": "1", "max-workers": "4", "target-workers": "3"}
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("plain", annotations=bounds, PS=1, Worker=1))
         resumes = {**bounds, "checkpoint-dir": "/ckpt", "rescale": "recreate"}
         await api.create(tfjobs("default"), job("resumes", annotations=resumes, PS=1, Worker=1))
@@ -252,11 +251,11 @@ async def test_a_job_without_checkpoints_keeps_its_size_and_says_so(
         assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 1})
 
 
-async def test_a_job_that_runs_at_an_edited_size(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_a_job_that_runs_at_an_edited_size(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """Under a profile that places: an edit of the spec asks once, and the size then is the job's own."""
     elastic = {"max-workers": "4", "checkpoint-dir": "/ckpt", "rescale": "recreate"}
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
         await until(api, "grows", lambda target: target["replicas"])
         await rests(api, generation=0)
@@ -284,9 +283,9 @@ async def rests(api: Api, generation: int) -> Any:
     raise AssertionError("the watch never ends")
 
 
-async def test_a_job_with_nonsense_does_not_stop_the_others(own_plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_a_job_with_nonsense_does_not_stop_the_others(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         odd = job("odd", Worker=1)
         odd["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = {
             "nodeAffinity": {
@@ -303,11 +302,11 @@ async def test_a_job_with_nonsense_does_not_stop_the_others(own_plane: ControlPl
 
 
 async def test_a_node_that_kube_scheduler_refuses_leads_to_another_plan(
-    own_plane: ControlPlane, api: Api, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     """A host port is taken on the node that the profile chose: it models none, kube-scheduler does."""
     await configure(api, profile="fifo")
-    async with operator_with_its_rights(own_plane, tmp_path):
+    async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("probe", Worker=1))
         chosen = (await until(api, "probe", lambda found: found["nodes"]))["nodes"]["Worker"][0]
         await api.delete(f"{tfjobs('default')}/probe")

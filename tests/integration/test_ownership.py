@@ -91,6 +91,7 @@ async def replicas(api: Api, kubeconfig: Path, namespace: str, tmp_path: Path) -
         yield Replicas(api, kubeconfig, namespace, tmp_path, stack)
 
 
+@pytest.mark.thorough  # to a standby, a leader that sleeps is one that was killed
 @pytest.mark.timeout(600)
 async def test_standby_takes_over_from_killed_leader(replicas: Replicas) -> None:
     leader, first = await replicas.start("first")
@@ -238,6 +239,7 @@ async def test_does_not_start_beside_another_controller(own_plane: ControlPlane,
         await starts()  # it leaves TFJobs alone
 
 
+@pytest.mark.thorough  # conformance has it as H20a and H20b
 @pytest.mark.timeout(600)
 async def test_live_take_over_from_the_go_operator(own_plane: ControlPlane, tmp_path: Path) -> None:
     """The Go operator runs jobs and stops, ours goes on: no pod is made twice, and jobs end as they would have."""

@@ -21,13 +21,18 @@ from harness.api import Api, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import Operator
 
-from .test_deadlines import client
 from .test_loop import PREFIX, configure, job, operator_with_its_rights, target_of, until
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True),
+    pytest.mark.xdist_group("scheduled"),
 ]
+
+
+@pytest.fixture
+def api(two_nodes: Api) -> Api:
+    return two_nodes
+
 
 NEVER_S: Final = 3600
 WITHIN_S: Final = 150
@@ -143,50 +148,49 @@ async def rounds(operator: Operator, count: int) -> None:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.thorough  # the last test waits longer, over a restart
 async def test_who_has_waited_long_enough_gets_what_others_have_above_their_minimum(
-    own_plane: ControlPlane, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     """From its creation on, whatever changes about it meanwhile."""
-    async with client(own_plane, tmp_path) as api:
-        await patience(api, 10)
-        async with operator_with_its_rights(own_plane, tmp_path):
-            await large(api)
-            made = await api.create(tfjobs("default"), job("late", Worker=3))
-            async with touched(api, "late"):
-                assert await given(api, workers=4) >= 10
-            assert time.time() - parse_time(made["metadata"]["creationTimestamp"]).timestamp() >= 10
+    await patience(api, 10)
+    async with operator_with_its_rights(plane, tmp_path):
+        await large(api)
+        made = await api.create(tfjobs("default"), job("late", Worker=3))
+        async with touched(api, "late"):
+            assert await given(api, workers=4) >= 10
+        assert time.time() - parse_time(made["metadata"]["creationTimestamp"]).timestamp() >= 10
 
 
-async def test_before_that_nobody_gives(own_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_before_that_nobody_gives(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """Round after round; and the same jobs at once, when their patience is over."""
-    async with client(own_plane, tmp_path) as api:
-        await patience(api, NEVER_S)
-        async with operator_with_its_rights(own_plane, tmp_path) as operator:
-            await large(api)
-            assert target_of(await waiting(api))["reason"] == "needs 3 CPU, 1 free"
-            await rounds(operator, 3)
-            kept = target_of(await api.get(f"{tfjobs('default')}/large"))
-            assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 6})
-            assert target_of(await api.get(f"{tfjobs('default')}/late"))["replicas"] == {}
-            await patience(api, 1)
-            assert await given(api, workers=4) < NEVER_S
+    await patience(api, NEVER_S)
+    async with operator_with_its_rights(plane, tmp_path) as operator:
+        await large(api)
+        assert target_of(await waiting(api))["reason"] == "needs 3 CPU, 1 free"
+        await rounds(operator, 3)
+        kept = target_of(await api.get(f"{tfjobs('default')}/large"))
+        assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 6})
+        assert target_of(await api.get(f"{tfjobs('default')}/late"))["replicas"] == {}
+        await patience(api, 1)
+        assert await given(api, workers=4) < NEVER_S
 
 
+@pytest.mark.thorough  # unit/scheduling has it for each profile
 async def test_what_a_job_has_beyond_its_declared_size_it_gives_at_once(
-    own_plane: ControlPlane, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
-    async with client(own_plane, tmp_path) as api:
-        await patience(api, NEVER_S)
-        async with operator_with_its_rights(own_plane, tmp_path):
-            await large(api, workers=2)
-            path = f"{tfjobs('default')}/large"
-            await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": "6"}}})
-            await seen(api, "large", lambda found: _rests_with(found, workers=6))
-            await bound(api, "large", 7)
-            # It keeps the size that nobody asks for any more, until somebody needs the room.
-            await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": None}}})
-            await api.create(tfjobs("default"), job("late", Worker=3))
-            assert await given(api, workers=4) < NEVER_S
+    await patience(api, NEVER_S)
+    async with operator_with_its_rights(plane, tmp_path):
+        await large(api, workers=2)
+        path = f"{tfjobs('default')}/large"
+        await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": "6"}}})
+        await seen(api, "large", lambda found: _rests_with(found, workers=6))
+        await bound(api, "large", 7)
+        # It keeps the size that nobody asks for any more, until somebody needs the room.
+        await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": None}}})
+        await api.create(tfjobs("default"), job("late", Worker=3))
+        assert await given(api, workers=4) < NEVER_S
 
 
 def _rests_with(found: Object, workers: int) -> bool:
@@ -195,20 +199,19 @@ def _rests_with(found: Object, workers: int) -> bool:
 
 
 async def test_an_operator_that_starts_again_does_not_begin_the_wait_anew(
-    own_plane: ControlPlane, tmp_path: Path
+    plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     """The patience is shorter than the time without an operator, so a wait that began anew would show: the reason would
     tell of a shorter one."""
     gone_s, short_s = 20.0, 3.0
-    async with client(own_plane, tmp_path) as api:
-        await patience(api, NEVER_S)
-        async with operator_with_its_rights(own_plane, tmp_path) as operator:
-            await large(api)
-            since_s = parse_time(state_of(await waiting(api))["since"]).timestamp()
-            await asyncio.to_thread(operator.kill)
-        await asyncio.sleep(gone_s)
-        await patience(api, short_s)
-        again_s = time.time()
-        async with operator_with_its_rights(own_plane, tmp_path):
-            # A reason has whole seconds.
-            assert await given(api, workers=4) >= again_s - since_s - 1 >= gone_s - 1
+    await patience(api, NEVER_S)
+    async with operator_with_its_rights(plane, tmp_path) as operator:
+        await large(api)
+        since_s = parse_time(state_of(await waiting(api))["since"]).timestamp()
+        await asyncio.to_thread(operator.kill)
+    await asyncio.sleep(gone_s)
+    await patience(api, short_s)
+    again_s = time.time()
+    async with operator_with_its_rights(plane, tmp_path):
+        # A reason has whole seconds.
+        assert await given(api, workers=4) >= again_s - since_s - 1 >= gone_s - 1

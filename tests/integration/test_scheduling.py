@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformance.manifest import tfjob
-from harness import kwok, operators
+from harness import kwok
 from harness.api import Api, events, tfjobs
 from harness.controlplane import ControlPlane
 
@@ -15,14 +15,13 @@ from .running import running
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
-async def test_waits_for_room_and_says_why(own_plane: ControlPlane, tmp_path: Path) -> None:
-    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
+@pytest.mark.xdist_group("scheduled")
+async def test_waits_for_room_and_says_why(plane: ControlPlane, tmp_path: Path) -> None:
     replica = {"replicas": 1, "template": kwok.pod_template()}
     ledger = Ledger("default")
     async with (
-        Api(own_plane.kubeconfig) as api,
-        running("ours", own_plane.kubeconfig, tmp_path),
+        Api(plane.kubeconfig) as api,
+        running("ours", plane.kubeconfig, tmp_path),
         ledger.watching(api),
     ):
         await api.create(tfjobs("default"), tfjob("big", PS=replica, Worker=replica))
@@ -40,6 +39,6 @@ async def test_waits_for_room_and_says_why(own_plane: ControlPlane, tmp_path: Pa
             while set(ledger.uids) != {("big", "ps-0"), ("big", "worker-0")}:
                 await asyncio.sleep(0.1)
         made = {replica: list(uids) for replica, uids in ledger.uids.items()}
-        async with kwok.nodes(api, own_plane.kubeconfig, tmp_path, 1):
+        async with kwok.nodes(api, plane.kubeconfig, tmp_path, 1):
             await ledger.running(["big"], within_s=120)
         assert ledger.uids == made, "pods were made anew though the first ones only had to wait"

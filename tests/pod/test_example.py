@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xdist_group("tensorflow-1")
 PAGE = Path(__file__).parents[2] / "docs" / "elastic.md"
 
 
+@pytest.mark.thorough  # three programs with TensorFlow; the page changes seldom
 @pytest.mark.timeout(900)
 def test_the_program_of_the_docs_trains_to_its_end(tmp_path: Path) -> None:
     [block] = re.findall(r"( +)```python\n(.*?)\n\1```", PAGE.read_text(), re.DOTALL)

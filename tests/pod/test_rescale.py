@@ -41,6 +41,7 @@ def _version(package: str) -> str:
     return subprocess.run([PYTHON, "-c", program, package], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.thorough  # e2e/test_elastic.py plays it in real pods
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_parameter_servers_and_workers_change(directory: Path) -> None:
@@ -72,6 +73,7 @@ def test_parameter_servers_and_workers_change(directory: Path) -> None:
         job.stop()
 
 
+@pytest.mark.thorough  # unit/test_coordinator.py has the cause, e2e kills a PS
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_a_parameter_server_is_lost_while_a_worker_is_away(directory: Path) -> None:
@@ -97,6 +99,7 @@ def test_a_parameter_server_is_lost_while_a_worker_is_away(directory: Path) -> N
         job.stop()
 
 
+@pytest.mark.thorough  # test_elastic.py has Keras in one process
 @pytest.mark.xdist_group("tensorflow-2")
 @pytest.mark.timeout(1800)
 def test_keras_on_parameter_servers_changes(directory: Path) -> None:
@@ -147,6 +150,7 @@ def test_workers_without_parameter_servers_change(directory: Path, program: list
         job.stop()
 
 
+@pytest.mark.thorough  # test_launcher.py finds a program without the hook
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -176,6 +180,7 @@ def test_programs_with_checkpoints_of_their_own_change(directory: Path, program:
         job.stop()
 
 
+@pytest.mark.thorough  # test_elastic.py has Keras 3 in one process
 @pytest.mark.xdist_group("tensorflow-1")
 @pytest.mark.timeout(1800)
 def test_keras_3_with_one_worker_changes(directory: Path) -> None:

@@ -41,6 +41,7 @@ from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from unit.build import NOW, UID, job, pod_group
 
+# What tests/skew/world.py takes from here, because the package has it elsewhere in each version, is named too.
 __all__ = [
     "COMMAND",
     "ELASTIC",

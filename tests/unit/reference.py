@@ -23,13 +23,6 @@ from pydantic.fields import FieldInfo
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.model import catalogue, reports
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
-from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    SLACK_ANNOTATION,
-    TOLD_ANNOTATION,
-    VERDICT_ANNOTATION,
-)
 from elastic_tfjob.controller.model.settings import (
     Configuration,
     PoolSettings,
@@ -37,8 +30,6 @@ from elastic_tfjob.controller.model.settings import (
     RescaleLimits,
     StatusPolling,
 )
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.exporter.metrics import ProgressCollector
 from elastic_tfjob.scheduling.contract import as_markdown, refused_values
@@ -155,23 +146,9 @@ def default(field: FieldInfo) -> Any:
 # Annotations
 
 
-KEPT = (
-    UID_ANNOTATION,
-    RECORD_ANNOTATION,
-    INDEXES_ANNOTATION,
-    CAUSES_ANNOTATION,
-    DEADLINE_ANNOTATION,
-    VERDICT_ANNOTATION,
-    SLACK_ANNOTATION,
-    TOLD_ANNOTATION,
-    EXPECTS_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-)
-
-
 def annotations() -> str:
     rows = [(f"`{name}`", words) for name, (_, words) in ANNOTATIONS.items()]
-    own = ", ".join(f"`{PREFIX}{name}`" for name in sorted(OPERATOR_ANNOTATIONS))
+    *own, last = (f"`{name}`" for name in sorted(OPERATOR_ANNOTATIONS))
     return (
         "\n\n".join(
             (
@@ -181,9 +158,7 @@ def annotations() -> str:
                 "invalid value raises the event `InvalidAnnotation` and is ignored.",
                 table(("Annotation", "Allowed"), rows),
                 "On nodes and the operator's ConfigMap: [loans](../loans.md).",
-                f"The operator's own, which nobody else may write: {own}, "
-                + ", ".join(f"`{name}`" for name in KEPT[:-1])
-                + f" and `{KEPT[-1]}`.",
+                f"The operator's own, which nobody else may write: {', '.join(own)} and {last}. `command` is on pods.",
             )
         )
         + "\n"

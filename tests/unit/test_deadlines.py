@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.reading import MAX_DURATION_S
-from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    SLACK_ANNOTATION,
-    VERDICT_ANNOTATION,
-    DeadlineStatus,
-    deadline_of,
-    span,
-)
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, SLACK_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent, deadline_of, span
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.deadlines import HOLDS_S, Doubt, Judged, judge, judge_all
@@ -85,7 +79,7 @@ class Seen:
 
     @property
     def status(self) -> DeadlineStatus:
-        found = DeadlineStatus.of(self.job.annotations, UID)
+        found = NoticesSent.of(self.job.annotations, UID).judged
         assert found is not None
         return found
 
@@ -299,25 +293,48 @@ def test_annotations_without_room_stay_as_they_are() -> None:
         "{}",
         "nonsense",
         '{"uid":5}',
-        json.dumps({"uid": UID, "verdict": ["met"], "told": [[], {}]}),
+        json.dumps({"uid": UID, "judged": {"verdict": ["met"], "told": [[], {}]}}),
+        json.dumps({"uid": UID, "judged": "met"}),
         "9" * 9000,
     ],
 )
 def test_nonsense_in_the_annotation_is_as_none(text: str) -> None:
-    assert DeadlineStatus.of({DEADLINE_ANNOTATION: text}, UID) is None
+    assert NoticesSent.of({NOTICES_ANNOTATION: text}, UID) == NoticesSent()
 
 
 def test_a_copy_from_another_job_is_as_none() -> None:
     seen = Seen()
     seen.follow(running(80.0), (0, 10))
-    assert DeadlineStatus.of(seen.job.annotations, "another-uid") is None
+    assert NoticesSent.of(seen.job.annotations, "another-uid") == NoticesSent()
 
 
 def test_what_is_written_is_read_back() -> None:
-    written = DeadlineStatus(UID, *(format_time(NOW),), "at-risk", format_time(NOW), format_time(NOW), None, -3.5, "w")
-    found = {k: v for k, v in written.to_annotations().items() if v is not None}
-    assert DeadlineStatus.of(found, UID) == written
-    assert found[SLACK_ANNOTATION] == "-4s"
+    now = format_time(NOW)
+    written = NoticesSent(DeadlineStatus(now, "at-risk", now, now, None, -3.5, "w", ("work",)), frozenset({"loss-nan"}))
+    found = {k: v for k, v in written.to_annotations(UID).items() if v is not None}
+    assert NoticesSent.of(found, UID) == written
+    assert (found[VERDICT_ANNOTATION], found[SLACK_ANNOTATION]) == ("at-risk", "-4s")
+
+
+def test_where_there_is_nothing_to_say_nothing_is_kept() -> None:
+    assert set(NoticesSent().to_annotations(UID).values()) == {None}
+
+
+def test_what_is_wrong_with_a_verdict_costs_no_topic_and_the_other_way_round() -> None:
+    judged = {"deadline": format_time(NOW), "verdict": "met"}
+    told = json.dumps({"uid": UID, "judged": {**judged, "verdict": "of-tomorrow"}, "told": ["loss-nan", "of-tomorrow"]})
+    assert NoticesSent.of({NOTICES_ANNOTATION: told}, UID) == NoticesSent(told=frozenset({"loss-nan"}))
+    found = NoticesSent.of({NOTICES_ANNOTATION: json.dumps({"uid": UID, "judged": judged, "told": 5})}, UID)
+    assert found == NoticesSent(DeadlineStatus(format_time(NOW), "met", "", ""))
+
+
+def test_a_verdict_leaves_what_else_was_told() -> None:
+    told = NoticesSent(told=frozenset({"loss-nan"})).to_json(UID) or ""
+    seen = Seen(replace(tfjob(), annotations={**tfjob().annotations, NOTICES_ANNOTATION: told}))
+    seen.follow(running(80.0), (0, 10))
+    found = NoticesSent.of(seen.job.annotations, UID)
+    assert found.told == {"loss-nan"}
+    assert found.judged is not None
 
 
 def test_a_job_that_cannot_be_judged_keeps_nobody() -> None:

@@ -12,8 +12,13 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import ReconcileSettings, SaveState
-from elastic_tfjob.controller.model.annotations import ETA_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.model.deadline_status import SLACK_ANNOTATION, VERDICT_ANNOTATION, DeadlineStatus, span
+from elastic_tfjob.controller.model.annotations import (
+    ETA_ANNOTATION,
+    SLACK_ANNOTATION,
+    TARGET_ANNOTATION,
+    VERDICT_ANNOTATION,
+)
+from elastic_tfjob.controller.model.deadline_status import NoticesSent, span
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.planning.deadlines import Doubt, judge
@@ -96,7 +101,7 @@ def test_all_that_people_see_agrees(deadline: str, verdicts: set[str]) -> None:
         told = {name: text for name, text in judged.annotations.items() if text is not None}
         job = replace(job, annotations={**job.annotations, **told})
         seen = see(job)
-        row, status = job_row(seen), DeadlineStatus.of(job.annotations, UID)
+        row, status = job_row(seen), NoticesSent.of(job.annotations, UID).judged
         forecast = forecast_row(seen, row)
         assert status is not None
         assert job.annotations[ETA_ANNOTATION] == row.eta == forecast.expected == status.eta

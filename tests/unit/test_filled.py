@@ -11,10 +11,11 @@ from typing import Any, Final
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
 from elastic_tfjob.controller.model.cluster import KubeNode as LiveNode
 from elastic_tfjob.controller.model.quantities import CpuAsked
 from elastic_tfjob.controller.model.reports import CpuUse, Report
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.lending import Lending, lending
 from elastic_tfjob.controller.planning.lending import LendingInput as Pools

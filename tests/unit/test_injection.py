@@ -11,15 +11,15 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, ReconcileSettings, SaveState, SendCommand
 from elastic_tfjob.controller.job.namespace_rules import fitted, room_if_left
-from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, Injection
 from elastic_tfjob.controller.model.pod import EXPORTER, Pod
 from elastic_tfjob.controller.model.quantities import quantity
 from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.model.state import StoredState
-from unit.build import UID, decide, job, pod, replicas, services
+from unit.build import decide, job, pod, replicas, services
 
-ELASTIC = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c", UID_ANNOTATION: UID}
+ELASTIC = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c"}
 SETTINGS = ReconcileSettings(image="operator:1")
 REFUSED = Injection(refused="denied by their webhook")
 TRAINS = {"name": "tensorflow", "image": "t", "command": ["python"], "resources": {"requests": {"cpu": "1"}}}

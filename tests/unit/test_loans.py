@@ -16,7 +16,7 @@ from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.controller.job.decision import Create, Event, ReconcileSettings
 from elastic_tfjob.controller.kube.errors import Conflict, Invalid
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.model.cluster import (
     LOAN_ANNOTATION,
     LOANED_TAINT,
@@ -266,10 +266,10 @@ class TestWhatIsFound:
     @pytest.mark.parametrize(
         ("found", "why"),
         [
-            (node("a", "loaned", taint=False), "removed the taint"),
-            (node("a", "loaned", pool="other"), "its label says other"),
-            (node("a", "loaned", pool=None), "its label says nothing"),
-            (node("a", "loaned", loan_of="gone", pool="gone"), "lends no more"),
+            (node("a", "loaned", taint=False), "the taint was removed"),
+            (node("a", "loaned", pool="other"), "its label is now other"),
+            (node("a", "loaned", pool=None), "its label is now empty"),
+            (node("a", "loaned", loan_of="gone", pool="gone"), "no longer lends"),
             (node("a", "loaned", unschedulable=True), "cordoned"),
             (node("a", taint=True), "was not lent"),
             (node("a", "returned", taint=True), "was not lent"),
@@ -472,9 +472,8 @@ class TestPods:
         notes = {f"elastic.kubeflow.org/{name}": text for name, text in {"checkpoint-dir": "/c", **said}.items()}
         size: dict[str, Any] = {"replicas": {"Worker": 1}, "nodes": {"Worker": ("a",)}}
         notes |= {
-            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(),
-            STATE_ANNOTATION: StoredState("Stable", **size, since=format_time(NOW)).to_json(),
-            UID_ANNOTATION: UID,
+            TARGET_ANNOTATION: Target(0, **size, declared={"Worker": 1}).to_json(UID),
+            STATE_ANNOTATION: StoredState("Stable", **size, since=format_time(NOW)).to_json(UID),
         }
         made = reconciled(job({"Worker": 1}, annotations=notes), settings=ReconcileSettings(wait_for_target=True))
         return [each.render() for each in made.actions if isinstance(each, Create) and each.kind == "Pod"]
@@ -636,8 +635,8 @@ class TestWriter:
             world.loans.decided(None, found, ())
         assert world.subjects == ["q", "p"]
         assert {event.reason for event in world.events} == {"FitsNoPoolNode"}
-        assert world.events[0].message.endswith("none is recalled for it, nor for 1 more of this namespace")
-        assert world.events[1].message.endswith("none is recalled for it")
+        assert world.events[0].message.endswith("no node is recalled for it, nor for 1 more of this namespace")
+        assert world.events[1].message.endswith("no node is recalled for it")
 
     def test_only_pods_of_pools_are_told(self) -> None:
         assert not look(node("a"), pending=(pending("p", "5", namespace="tenant"),)).unplaced

@@ -1,6 +1,7 @@
 """What a job is told of its loss under a profile that goes by it, and specon in the loop."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
 from typing import Any, cast
@@ -10,12 +11,21 @@ import pytest
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.model import job as objects
-from elastic_tfjob.controller.model.deadline_status import TOLD_ANNOTATION, told, told_json
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import NoticesSent
 from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.schedule import job_events as notices_module
-from elastic_tfjob.controller.schedule.job_events import PATIENCE_S, JobEvents, LossEvents, unadjusted, unusable
+from elastic_tfjob.controller.schedule.job_events import (
+    PATIENCE_S,
+    DeadlineEvents,
+    JobEvents,
+    LossEvents,
+    unadjusted,
+    unusable,
+)
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
@@ -23,7 +33,7 @@ from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from . import test_scheduler as loop
 from .test_scheduler import GOOD, Object, World, crowd, tfjob
-from .test_verdicts import Server
+from .test_verdicts import Server, ago
 
 NOW = 1000.0
 KEY = ("ns", "j")
@@ -133,17 +143,21 @@ class Operator:
         self.server = server
         api: Any = server
         me: Any = self
-        self.losses = LossEvents(api, me, me)
+        self.writer = AnnotationWriter(api, self.seen, "notices")
+        self.losses = LossEvents(me, me, self.writer)
 
     def record(self, _: Any, event: Event) -> None:
         self.events.append(event)
 
-    def seen(self, raw: Object) -> None:
+    def seen(self, raw: Mapping[str, Any]) -> None:
         assert raw["metadata"]["annotations"]
 
     def one(self, key: Key) -> objects.TFJob | None:
         raw = self.server.jobs.get(key[1])
         return objects.TFJob.parse(raw) if raw is not None else None
+
+    def of_job(self, key: Key) -> tuple[objects.TFJob, ...]:
+        return tuple(filter(None, [self.one(key)]))
 
     async def look(self, *reports: float | None) -> None:
         source = self.one(KEY)
@@ -284,6 +298,35 @@ async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatc
     assert told_ == ["few-0-uid", "few-1-uid", "slow-0-uid", "slow-1-uid", "slow-2-uid"]
 
 
+async def test_verdicts_and_losses_share_an_annotation_and_neither_loses_what_the_other_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job of which one of them is being written is told the rest later, whichever comes first."""
+    monkeypatch.setattr(notices_module, "_LOOK_S", 0.0)
+    server = Server([tfjob("j", deadline=ago(5))])
+    operator = Operator(server)
+    me: Any = operator
+    verdicts = DeadlineEvents(me, me, operator.writer)
+    for loss, look_first in ((nan, True), (inf, False), (None, True)):
+        job = operator.one(KEY)
+        assert job is not None
+        verdicts.follow(KEY, job)
+        operator.losses.look(KEY, JobView(job, trains(read(loss))), NOW)
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                if look_first:
+                    await verdicts.look(None, group)
+                operator.losses.tell(group)
+                if not look_first:
+                    await verdicts.look(None, group)
+    written = server.jobs["j"]["metadata"]["annotations"]
+    found = NoticesSent.of(written, "j-uid")
+    assert found.judged is not None
+    assert (found.judged.verdict, written[VERDICT_ANNOTATION]) == ("missed", "missed")
+    assert found.told == {"loss-nan", "loss-inf", "loss-absent"}
+    assert [event.reason for event in operator.events] == ["DeadlineMissed", *["LossUnusable"] * 3]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -299,12 +342,14 @@ async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatc
     ],
 )
 def test_nonsense_tells_nothing(text: str) -> None:
-    assert told({TOLD_ANNOTATION: text}, "u") == frozenset()
+    assert NoticesSent.of({NOTICES_ANNOTATION: text}, "u") == NoticesSent()
 
 
 def test_what_was_told_is_read() -> None:
-    assert told({TOLD_ANNOTATION: told_json({"loss-inf", "loss-nan"}, "u")}, "u") == {"loss-inf", "loss-nan"}
-    assert told({TOLD_ANNOTATION: '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'}, "u") == {"loss-nan"}
+    both = NoticesSent(told=frozenset({"loss-inf", "loss-nan"}))
+    assert NoticesSent.of({NOTICES_ANNOTATION: both.to_json("u") or ""}, "u") == both
+    newer = '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'
+    assert NoticesSent.of({NOTICES_ANNOTATION: newer}, "u").told == {"loss-nan"}
 
 
 @pytest.mark.parametrize(

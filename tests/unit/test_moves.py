@@ -1,5 +1,6 @@
 """A replica that runs goes to another node: which pods the job has on the way and then, and that nothing is lost."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,7 @@ from elastic_tfjob.controller.job.decision import Create, ReconcileSettings
 from elastic_tfjob.controller.job.moves import Move, coming_indexes, described, moves, replicas_moved
 from elastic_tfjob.controller.job.owned import BUDGET, render_budget
 from elastic_tfjob.controller.job.pods import replica_labels
-from elastic_tfjob.controller.model.annotations import (
-    INDEXES_ANNOTATION,
-    STATE_ANNOTATION,
-    TARGET_ANNOTATION,
-    UID_ANNOTATION,
-    parse,
-    position,
-    resized,
-)
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, position, resized
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
@@ -137,7 +130,6 @@ def test_with_the_chief_all_pods_are_made_anew() -> None:
         "j-worker-1": "c",
     }
     assert cluster.state.indexes == {}
-    assert INDEXES_ANNOTATION not in cluster.annotations
 
 
 def test_a_move_that_is_refused_leaves_all_as_it_was() -> None:
@@ -258,42 +250,52 @@ class TestAnnotation:
         next=Next(4, 1, "overlap", {"Worker": 2}, {"Worker": 2}, indexes={"Worker": (3, 2)}),
     )
 
-    def notes(self) -> dict[str, str]:
-        text = self.STATE.indexes_json
-        assert text is not None
-        return {UID_ANNOTATION: UID, STATE_ANNOTATION: self.STATE.to_json(), INDEXES_ANNOTATION: text}
-
     def test_round_trip(self) -> None:
-        assert StoredState.of(self.notes(), UID, ["Worker"]) == self.STATE
-
-    def test_an_operator_that_does_not_know_it_keeps_all_pods(self) -> None:
-        alone = StoredState.parse(self.STATE.to_json())
-        assert alone is not None
-        assert alone.next is not None
-        assert (alone.replicas, alone.next.replicas) == ({"Worker": 3}, {"Worker": 4})
-        assert "indexes" not in orjson.loads(self.STATE.to_json())
+        assert StoredState.parse(self.STATE.to_json()) == self.STATE
 
     def test_a_state_that_needs_none_has_none(self) -> None:
-        assert StoredState("Stable", replicas={"Worker": 2}).indexes_json is None
+        assert "indexes" not in orjson.loads(StoredState("Stable", replicas={"Worker": 2}).to_json())
 
     @pytest.mark.parametrize(
-        "text",
+        "indexes",
         [
             "nonsense",
-            "[]",
-            '{"3":[]}',
-            '{"3":{"Worker":[0,0,2]}}',
-            '{"3":{"Worker":[0,-1]}}',
-            '{"3":{"Worker":[0,7]}}',
-            '{"3":{"Worker":[0,true]}}',
-            '{"3":{"Worker":"02"}}',
-            '{"3":{"Boss":[0,2]}}',
-            '{"2":{"Worker":[0,2]}}',
+            [],
+            {"Worker": []},
+            {"Worker": [0]},
+            {"Worker": [0, 0]},
+            {"Worker": [0, 1, 2]},
+            {"Worker": [0, -1]},
+            {"Worker": [0, MAX_REPLICAS]},
+            {"Worker": [0, 10**30]},
+            {"Worker": [0, True]},
+            {"Worker": [0, 2.0]},
+            {"Worker": "02"},
         ],
     )
-    def test_nonsense_counts_as_nothing(self, text: str) -> None:
-        """An older operator has changed the size, or somebody wrote there."""
-        assert parse(text, 3, {"Worker": 3}) == {}
+    def test_nonsense_counts_as_nothing_and_is_told(self, indexes: object) -> None:
+        written = orjson.loads(self.STATE.to_json())
+        found = StoredState.parse(json.dumps({**written, "indexes": indexes}))
+        assert found == replace(self.STATE, indexes={})
+        assert [each.startswith(f"{PREFIX}state: passed over: indexes") for each in found.problems] == [True]
+        found = StoredState.parse(json.dumps({**written, "next": {**written["next"], "indexes": indexes}}))
+        assert self.STATE.next is not None
+        assert found == replace(self.STATE, next=replace(self.STATE.next, indexes={}))
+        assert [each.startswith(f"{PREFIX}state: passed over: next.indexes") for each in found.problems] == [True]
+
+    def test_a_type_that_the_size_does_not_have_costs_no_other(self) -> None:
+        """Of a newer operator, or nonsense."""
+        written = orjson.loads(self.STATE.to_json())
+        found = StoredState.parse(orjson.dumps({**written, "indexes": {"Boss": [0, 2], **written["indexes"]}}).decode())
+        assert found == self.STATE
+
+    def test_pods_are_bounded_with_those_between(self) -> None:
+        replicas = {"PS": 1, "Worker": 1}
+        most = MAX_REPLICAS // 2
+        state = StoredState("Stable", replicas=replicas, indexes={"PS": (most - 1,), "Worker": (most - 1,)})
+        assert StoredState.parse(state.to_json()) == state
+        more = replace(state, indexes={"PS": (most,), "Worker": (most,)})
+        assert StoredState.parse(more.to_json()) == replace(state, indexes={})
 
 
 class TestBudget:

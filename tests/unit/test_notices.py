@@ -56,7 +56,7 @@ def test_why_a_job_keeps_what_it_has_is_told_once() -> None:
     loop = Loop()
     assert loop.round() == []
     assert loop.round(NO_CHECKPOINT) == [
-        "The profile would stop or move this job, which keeps what it has: it has no checkpoint to go on from"
+        "The profile wanted to stop or move this job, but cannot: it has no checkpoint to go on from"
     ]
     assert loop.round(NO_CHECKPOINT) == []
     assert loop.round() == []

@@ -6,27 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_RATE
 from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.job.progress import MOST_RATIO, with_outcome
-from elastic_tfjob.controller.model.annotations import UID_ANNOTATION, claim
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.speed_checks import (
-    EXPECTS_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-    Outcomes,
-    SpeedCheck,
-    read_expects,
-    read_outcomes,
-)
-from elastic_tfjob.controller.model.state import Rescaled, StoredState
+from elastic_tfjob.controller.model.state import Outcome, Rescaled, StoredState
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.speed.model import SETTLED_S
 
-from .build import NOW, UID
+from .build import NOW
 
 SIZE = {"Worker": 2}
 SINCE = format_time(NOW)
@@ -45,7 +35,7 @@ def told(
 
 def test_what_came_of_a_size_is_kept_and_counted_by_cause() -> None:
     state, counts = with_outcome(STATE, TARGET, REPORT, LATER)
-    assert state.outcomes == {1: SpeedCheck(10.0, 9.0)}
+    assert state.outcomes == {1: Outcome(10.0, 9.0)}
     assert counts == (Count("speed_ratio", 0.9, "grow"),)
 
 
@@ -96,53 +86,48 @@ def test_nothing_is_told_of(state: StoredState, target: Target | None, report: R
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        ('{"1":{"expected":2.0,"measured":1.5}}', {1: SpeedCheck(2.0, 1.5)}),
-        ('{"1":{"expected":2,"measured":1,"of_tomorrow":[]},"x":5,"2":7,"3":{}}', {1: SpeedCheck(2.0, 1.0)}),
-        ('{"1":{"expected":0,"measured":1.5}}', {}),
-        ('{"1":{"expected":-1,"measured":1.5}}', {}),
-        ('{"1":{"expected":NaN,"measured":1.5}}', {}),
-        (json.dumps({"1": {"expected": 2 * MAX_RATE, "measured": 1.0}}), {}),
-        (json.dumps({str(k): {"expected": 1.0, "measured": 1.0} for k in range(33)}), {}),
-        ("[" * 100_000, {}),
+        ({"1": {"expected": 2.0, "measured": 1.5}}, {1: Outcome(2.0, 1.5)}),
+        ({"1": {"expected": 2, "measured": 1, "of_tomorrow": []}, "x": 5, "2": 7, "3": {}}, {1: Outcome(2.0, 1.0)}),
+        ({"1": {"expected": 0, "measured": 1.5}}, {}),
+        ({"1": {"expected": -1, "measured": 1.5}}, {}),
+        ({"1": {"expected": "fast", "measured": 1.5}, "2": {"expected": 2.0, "measured": 1.5}}, {2: Outcome(2.0, 1.5)}),
+        ({"1": {"expected": 2 * MAX_RATE, "measured": 1.0}}, {}),
+        ({str(k): {"expected": 1.0, "measured": 1.0} for k in range(33)}, {}),
+        ([1], {}),
         (None, {}),
     ],
 )
-def test_outcomes_are_read_with_their_bounds(written: str | None, read: Outcomes) -> None:
-    assert read_outcomes(written) == read
+def test_outcomes_are_read_with_their_bounds(written: object, read: dict[int, Outcome]) -> None:
+    found = StoredState.parse(json.dumps({**json.loads(STATE.to_json()), "outcomes": written}))
+    assert found == replace(STATE, outcomes=read)
 
 
-def test_outcomes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
-    state = replace(STATE, outcomes={0: SpeedCheck(1.0, 1.0), 1: SpeedCheck(10.0, 9.0)})
-    assert state.to_json() == STATE.to_json()
-    assert state.outcomes_json == '{"1":{"expected":10.0,"measured":9.0}}'
-    annotations = {f"{PREFIX}state": state.to_json(), OUTCOMES_ANNOTATION: state.outcomes_json}
-    assert StoredState.of(annotations, UID, SIZE) == replace(state, outcomes={1: SpeedCheck(10.0, 9.0)})
-    assert claim({**annotations, UID_ANNOTATION: "another"}, UID)[OUTCOMES_ANNOTATION] is None
-
-
-def test_what_a_target_expects_is_beside_it() -> None:
-    assert "expects" not in TARGET.to_json()
-    annotations = {f"{PREFIX}target": TARGET.to_json(), EXPECTS_ANNOTATION: TARGET.expects_json or ""}
-    found = Target.of(annotations, UID, SIZE)
-    assert found is not None
-    assert found.expects == 10.0
+def test_outcomes_are_written_for_the_sizes_that_the_state_remembers() -> None:
+    assert "outcomes" not in json.loads(STATE.to_json())
+    state = replace(STATE, outcomes={0: Outcome(1.0, 1.0), 1: Outcome(10.00004, 9.0)})
+    assert StoredState.parse(state.to_json()) == replace(state, outcomes={1: Outcome(10.0, 9.0)})
+    later = replace(STATE, generation=2, history=(replace(GROWN, generation=0),))
+    text = replace(later, outcomes=state.outcomes).to_json()
+    assert StoredState.parse(text) == replace(later, outcomes={0: Outcome(1.0, 1.0)})
 
 
 @pytest.mark.parametrize(
-    "written",
-    [
-        '{"generation":2,"steps_per_s":10.0}',
-        '{"generation":1,"steps_per_s":0}',
-        '{"generation":1,"steps_per_s":"fast"}',
-        '{"generation":"1","steps_per_s":10.0}',
-        '{"steps_per_s":10.0}',
-        "[]",
-        "nonsense",
-        None,
-    ],
+    ("written", "read"),
+    [(10, 10.0), (9.5, 9.5), (0, None), (-1, None), (2 * MAX_RATE, None), ("fast", None), ([], None), (None, None)],
 )
-def test_what_another_target_expected_or_nonsense_is_nothing(written: str | None) -> None:
-    assert read_expects(written, 1) is None
+def test_what_a_target_expects_is_read_with_its_bounds(written: object, read: float | None) -> None:
+    """Nonsense costs nothing else of the target."""
+    found = Target.parse(json.dumps({**json.loads(TARGET.to_json()), "expects": written}))
+    assert found == TARGET
+    assert found.expects == read
+
+
+@pytest.mark.parametrize(
+    ("expects", "written"), [(10.00004, 10.0), (None, None), (0.0, None), (2 * MAX_RATE, None), (float("nan"), None)]
+)
+def test_what_a_target_expects_is_written_where_it_is_a_speed(expects: float | None, written: float | None) -> None:
+    target = replace(TARGET, expects=expects)
+    assert json.loads(target.to_json()).get("expects") == written
 
 
 def test_a_reason_says_what_is_expected() -> None:

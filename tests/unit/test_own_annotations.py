@@ -10,7 +10,7 @@ import orjson
 import pytest
 import yaml
 
-from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.api.reading import (
     MAX_ANNOTATION_BYTES,
     MAX_ENTRIES,
@@ -20,20 +20,19 @@ from elastic_tfjob.api.reading import (
     MAX_TEXT,
     UnknownWord,
 )
-from elastic_tfjob.controller.model.annotations import UID_ANNOTATION, claim
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, Causes
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
 from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, StoredState
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
+from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
 
 from .build import NOW, UID, job
 from .pretend import started
-from .reference import KEPT
 
 RECORDED: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "data" / "annotations-0.1.json").read_text())
 """Written by version 0.1 of the operator, in each phase of rescales of the pretended cluster."""
@@ -138,40 +137,43 @@ def test_what_is_written_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("written", "read", "told"),
     [
-        ('{"1":"asked"}', {1: "asked"}),
-        ('{"1":"of-tomorrow","2":"grow","3":5,"4":null,"5":["asked"]}', {2: "grow"}),
-        ('{"-1":"asked","1e3":"asked","99999999999":"asked","\u00b2":"asked","07":"asked"}', {7: "asked"}),
-        (json.dumps({str(k): "asked" for k in range(33)}), {}),
-        (json.dumps({str(k): "asked" for k in range(32)}), dict.fromkeys(range(32), "asked")),
-        ("[1]", {}),
-        ("[" * 100_000, {}),
-        ('{"1":"asked"' + " " * 5_000 + "}", {}),
+        ({"1": "asked"}, {1: "asked"}, False),
+        ({"1": "of-tomorrow", "2": "grow", "3": 5, "4": None, "5": ["asked"]}, {2: "grow"}, False),
+        (
+            {"-1": "asked", "1e3": "asked", "99999999999": "asked", "\u00b2": "asked", "07": "asked"},
+            {7: "asked"},
+            False,
+        ),
+        ({str(k): "asked" for k in range(33)}, {}, True),
+        ({str(k): "asked" for k in range(32)}, dict.fromkeys(range(32), "asked"), False),
+        ([1], {}, True),
+        ("nonsense", {}, True),
+        (None, {}, False),
     ],
 )
-def test_causes_are_read_with_their_bounds(written: str, read: Causes) -> None:
-    """They are beside the state, which is what it is without them."""
-    annotations = {f"{PREFIX}state": FULL_STATE.to_json(), CAUSES_ANNOTATION: written}
-    assert StoredState.of(annotations, UID, TYPES) == replace(FULL_STATE, causes=read)
+def test_causes_are_read_with_their_bounds(written: object, read: dict[int, Cause], told: bool) -> None:
+    """Whatever they are, the state is what it is without them."""
+    text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "causes": written}).decode()
+    found = StoredState.parse(text)
+    assert found == replace(FULL_STATE, causes=read)
+    assert bool(found.problems) is told
 
 
-def test_causes_are_written_beside_the_state_for_the_sizes_that_it_remembers() -> None:
-    assert FULL_STATE.causes_json is None
+def test_causes_are_written_for_the_sizes_that_the_state_remembers() -> None:
+    assert "causes" not in orjson.loads(FULL_STATE.to_json())
     state = replace(FULL_STATE, causes={0: "repair", 1: "asked", 3: "deadline", 4: "asked"})
-    assert state.to_json() == FULL_STATE.to_json()
-    assert state.causes_json == '{"1":"asked","3":"deadline"}'
-    annotations = {f"{PREFIX}state": state.to_json(), CAUSES_ANNOTATION: state.causes_json, UID_ANNOTATION: "another"}
-    assert claim(annotations, UID)[CAUSES_ANNOTATION] is None
+    assert StoredState.parse(state.to_json()) == replace(FULL_STATE, causes={1: "asked", 3: "deadline"})
 
 
 def test_nobody_but_the_operator_may_write_its_annotations() -> None:
     """The policy names each of them, and none that is the user's."""
     policies = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "base" / "policy.yaml").read_text())
     text = next(policies)["spec"]["variables"][0]["expression"]
-    named = set(re.findall(r"'([a-z.-]+/[a-z]+)'", text.partition("]")[0]))
-    of_jobs = {f"{PREFIX}{name}" for name in OPERATOR_ANNOTATIONS - {"command"}}
-    assert named == {*of_jobs, *KEPT}
+    assert f".map(name, '{PREFIX}' + name)" in text
+    assert set(re.findall(r"'([a-z-]+)'", text.partition("]")[0])) == OPERATOR_ANNOTATIONS - {"command"}
+    assert not OPERATOR_ANNOTATIONS & set(ANNOTATIONS)
 
 
 def test_keys_of_a_newer_operator_are_passed_over() -> None:
@@ -484,31 +486,45 @@ def test_texts_and_lists_are_bounded() -> None:
 
 @pytest.mark.parametrize("uid", ["", UID])
 def test_of_this_job(uid: str) -> None:
-    """An operator before this one wrote no uid."""
-    annotations = {f"{PREFIX}target": Target(0, SIZE).to_json(), f"{PREFIX}state": '{"phase":"Stable"}'}
-    annotations |= {UID_ANNOTATION: uid} if uid else {}
-    assert Target.of(annotations, UID, TYPES) is not None
-    assert StoredState.of(annotations, UID, TYPES) is not None
+    """Who repairs something by hand need not write the uid."""
+    annotations = {f"{PREFIX}target": FULL_TARGET.to_json(uid), f"{PREFIX}state": FULL_STATE.to_json(uid)}
+    annotations[RECORD_ANNOTATION] = RECORD.to_json(uid)
+    assert Target.of(annotations, UID, TYPES) == FULL_TARGET
+    assert StoredState.of(annotations, UID, TYPES) == FULL_STATE
+    assert UsageRecord.of(annotations, UID) == RECORD
 
 
 def test_a_copy_of_another_jobs_annotations_counts_as_none() -> None:
-    """`kubectl get -o yaml`, another name, `kubectl apply`."""
-    annotations = {
-        f"{PREFIX}target": FULL_TARGET.to_json(),
-        f"{PREFIX}state": FULL_STATE.to_json(),
-        UID_ANNOTATION: UID,
-    }
+    """`kubectl get -o yaml`, another name, `kubectl apply`. Each of them by itself."""
+    annotations = {f"{PREFIX}target": FULL_TARGET.to_json(UID), f"{PREFIX}state": FULL_STATE.to_json(UID)}
+    annotations[RECORD_ANNOTATION] = RECORD.to_json(UID)
     assert Target.of(annotations, "another", TYPES) is None
     assert StoredState.of(annotations, "another", TYPES) is None
+    assert UsageRecord.of(annotations, "another") == UsageRecord()
 
 
-def test_who_writes_first_makes_the_annotations_the_jobs_own() -> None:
-    """What is a copy from another job goes in the same write; else it would count as of this one from then on."""
-    copied = {f"{PREFIX}target": "{}", f"{PREFIX}state": "{}", UID_ANNOTATION: "another", f"{PREFIX}max-ps": "2"}
-    assert claim(copied, UID) == {UID_ANNOTATION: UID, f"{PREFIX}target": None, f"{PREFIX}state": None}
-    assert claim({**copied, UID_ANNOTATION: UID}, UID) == {}
-    del copied[UID_ANNOTATION]  # written by an operator that knew of no uid
-    assert claim(copied, UID) == {UID_ANNOTATION: UID}
+@pytest.mark.parametrize("uid", [5, {}, [UID], True])
+def test_a_uid_that_is_none_is_nonsense(uid: object) -> None:
+    text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "uid": uid}).decode()
+    with pytest.raises(ValueError, match="uid is not a text"):
+        StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
+    assert UsageRecord.of({RECORD_ANNOTATION: orjson.dumps({"held": 3, "uid": uid}).decode()}, UID) == UsageRecord()
+
+
+def test_a_copy_begins_for_itself_and_what_is_written_is_its_own() -> None:
+    """Nothing of the other job's is left in what the reconcile loop writes; a target that was copied stays nobody's."""
+    cluster = started()
+    copied = replace(FULL_STATE, phase="Stable", next=None, step=8)
+    cluster.annotations |= {f"{PREFIX}state": copied.to_json("another"), f"{PREFIX}step": "8", f"{PREFIX}eta": "soon"}
+    cluster.annotations[f"{PREFIX}target"] = Target(9, {**SIZE, "Worker": 4}).to_json("another")
+    cluster.annotations[RECORD_ANNOTATION] = replace(RECORD, stops=7).to_json("another")
+    cluster.run(10)
+    for name in ("state", "record"):
+        assert orjson.loads(cluster.annotations[PREFIX + name])["uid"] == UID
+    assert (cluster.state.generation, cluster.state.replicas) == (0, SIZE)
+    assert cluster.annotations[f"{PREFIX}step"] == "100"
+    assert UsageRecord.of(cluster.annotations, UID).stops == 0
+    assert f"{PREFIX}eta" not in cluster.annotations
 
 
 def test_types_that_the_spec_does_not_have() -> None:

@@ -18,7 +18,6 @@ from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
-from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning import round as round_
 from elastic_tfjob.controller.planning import targets
@@ -202,8 +201,8 @@ async def test_what_a_plan_expects_is_written_with_the_target() -> None:
     world = World([tfjob("good", total_steps="6000", estimated_duration="10m")])
     async with world.running():
         await world.until(lambda: "good" in world.server.targets and bool(world.server.targets["good"].replicas))
-    annotations = world.server.jobs["good"]["metadata"]["annotations"]
-    assert json.loads(annotations[EXPECTS_ANNOTATION]) == {"generation": 0, "steps_per_s": 10.0}
+    text = world.server.jobs["good"]["metadata"]["annotations"][TARGET_ANNOTATION]
+    assert json.loads(text)["expects"] == 10.0
     assert world.server.targets["good"].reason.endswith(" (expects 10 steps/s, estimated)")
 
 
@@ -613,7 +612,7 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
         await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))
     assert world.left_out == {"bad"}
     (told,) = {event.message for name, event in world.events if name == "bad" and event.reason == "NotScheduled"}
-    assert told == "Left out of scheduling: kips: the round did not end after 10,200 actions"
+    assert told == "Skipped by the scheduler, retry in 30 s: kips: the round did not end after 10,200 actions"
 
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,7 +633,7 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
     monkeypatch.setattr(loop, "LIVE_INTERVAL_S", 0.1)
-    monkeypatch.setattr(JobView, "passing", property(lambda _: False))  # they do wait: for their pods
+    monkeypatch.setattr(JobView, "may_change", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd())
     looks: list[set[str]] = []
     works = describe_all

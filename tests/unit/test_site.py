@@ -1,9 +1,11 @@
 """Links work on the site as they do in the repository."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.site import _TARGET, DOCS, INDEX, ROOT, foreign_hosts, links_of_site
 
@@ -64,6 +66,14 @@ def test_blocks_in_a_list_are_indented_so_that_its_numbers_go_on(page: Path) -> 
             wrong.append(f"{number}: {line}")
         blank = not line
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_example_in_yaml_and_json_can_be_read(page: Path) -> None:
+    """Readers copy them."""
+    blocks = re.findall(r"^( *)```(?:yaml|json)\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for _, text in blocks:
+        assert [document for document in yaml.safe_load_all(textwrap.dedent(text)) if document is None] == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, UID_ANNOTATION
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import Pod
@@ -17,7 +17,7 @@ from elastic_tfjob.controller.model.quantities import CpuAsked
 from elastic_tfjob.controller.model.reports import CpuUse, Report
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.core_job import RejectedNodes, active, judge, verdict_due_s
 from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
@@ -58,7 +58,6 @@ def elastic_job(
     *,
     target: Any = None,
     state: Any = None,
-    indexes: Any = None,
     said: dict[str, str] | None = None,
     workers: int = 1,
     **pod_spec: Any,
@@ -70,8 +69,6 @@ def elastic_job(
     for name, value in (("target", target), ("state", state)):
         if value is not None:
             annotations[PREFIX + name] = value if isinstance(value, str) else json.dumps(value)
-    if indexes is not None:
-        annotations[INDEXES_ANNOTATION] = json.dumps(indexes)
     types = {"PS": {"replicas": 1}, "Worker": {"replicas": workers}}
     return job({name: {**each, "template": {"spec": asks}} for name, each in types.items()}, annotations=annotations)
 
@@ -356,7 +353,6 @@ def test_without_limits_what_a_start_uses_counts_for_nothing() -> None:
     free = tuple(replace(each, cpu=CpuAsked(1000, 0)) for each in PODS)
     limited = tuple(replace(each, cpu=CpuAsked(1000, 1000)) for each in PODS)
     seen = elastic_job(target=target(), state=state())
-    seen.annotations[UID_ANNOTATION] = UID
     seen.annotations[RECORD_ANNOTATION] = UsageRecord(placed=format_time(NOW)).to_json()
     imports = Report(at=100.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.5), mean_cores=0.5)
     first = replace(imports, step=3, first_step_at=90.0, last_step_at=99.0, mean_steps_per_s=0.1)
@@ -560,8 +556,7 @@ def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     there = look(
         elastic_job(
             target=target(1, nodes=nodes),
-            state=state(replicas={"PS": 1, "Worker": 2}, nodes=nodes, generation=1),
-            indexes={"1": {"Worker": [1]}},
+            state=state(1, nodes=nodes, indexes={"Worker": [1]}),
         ),
         (bound("ps", 0), bound("worker", 1, "n2")),
     )
@@ -961,10 +956,8 @@ def test_cpu_that_a_replica_gives_back_makes_room_for_another_of_its_job() -> No
 
 
 def test_a_target_of_another_job_is_none() -> None:
-    for uid, known in (("another", False), (UID, True), ("", True)):  # an older operator wrote no uid
-        found = elastic_job(target=target())
-        found.annotations.update({UID_ANNOTATION: uid} if uid else {})
-        assert (look(found).target is not None) == known
+    for uid, known in (("another", False), (UID, True), (None, True)):
+        assert (look(elastic_job(target=target(uid=uid))).target is not None) == known
 
 
 def test_kueues_jobs_stay_within_what_was_admitted() -> None:

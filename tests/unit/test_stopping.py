@@ -8,8 +8,7 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Count, ReconcileSettings, Timeouts
-from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import Target
@@ -276,11 +275,12 @@ def test_a_cause_is_kept_with_the_size_that_it_led_to_whatever_the_target_says_b
     state = job.state
     assert [state.cause(done) for done in state.history] == ["asked", "grow"]
     assert [count.label for count in job.counted] == ["asked", "grow"]
-    assert job.annotations[CAUSES_ANNOTATION] == '{"1":"asked"}'
-    job.annotations[CAUSES_ANNOTATION] = "nonsense"
+    written = json.loads(job.annotations[STATE_ANNOTATION])
+    assert written["causes"] == {"1": "asked"}
+    job.annotations[STATE_ANNOTATION] = json.dumps({**written, "causes": "nonsense"})
     assert [job.state.cause(done) for done in job.state.history] == ["grow", "grow"]
     job.run(2)
-    assert CAUSES_ANNOTATION not in job.annotations
+    assert "causes" not in json.loads(job.annotations[STATE_ANNOTATION])
 
 
 @pytest.mark.parametrize("killed_after", range(7))
@@ -305,7 +305,7 @@ def test_it_is_read_with_its_bounds() -> None:
     job.run(5)
     state = job.state
     assert state.stop is not None
-    assert StoredState.parse(state.to_json()) == replace(state, causes={})
+    assert StoredState.parse(state.to_json()) == state
     asked = "2026-01-01T00:00:00Z"
     cases: list[tuple[dict[str, Any], Stop | None]] = [
         ({"request": -1}, None),
@@ -316,4 +316,4 @@ def test_it_is_read_with_its_bounds() -> None:
     for wrong, read in cases:
         stop = {"request": 1, "asked": asked, "reached": 5, **wrong}
         found = StoredState.parse(json.dumps({**json.loads(state.to_json()), "stop": stop}))
-        assert found == replace(state, causes={}, stop=read), "the rest of the state stays"
+        assert found == replace(state, stop=read), "the rest of the state stays"

@@ -184,7 +184,7 @@ def test_a_spec_that_is_refused_is_never_unpacked(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
-    """An older operator took it. It has not failed: no pod goes, and its status stays."""
+    """An edit brought it beyond a limit. It has not failed: no pod goes, and its status stays."""
     running = [{"type": "Running", "status": "True"}]
     refused = job({"Worker": replicas(2, tolerations=[{}] * 65)}, status={"conditions": running})
     for phases in (("Running", "Running"), ("Running", "Failed")):
@@ -201,7 +201,7 @@ def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
 
 def test_the_room_of_a_refused_job_is_not_given_away() -> None:
     """What its pods take counts, and the profile decides nothing for it."""
-    refused = job({"Worker": replicas(1, tolerations=[{}] * 65)}, annotations={"elastic-tfjob.kubeflow.org/x": ""})
+    refused = job({"Worker": replicas(1, tolerations=[{}] * 65)}, annotations={"elastic.kubeflow.org/record": ""})
     asks = {"containers": [{"name": "tensorflow", "resources": {"requests": {"cpu": "2"}}}], "nodeName": "n"}
     held = pod("Worker", 0, spec=asks)
     with pytest.raises(InvalidTFJob):

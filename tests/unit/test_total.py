@@ -11,7 +11,6 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.controller.job.decision import CHANGES, Create, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import Pod
@@ -29,8 +28,10 @@ CPU = st.dictionaries(TYPES, st.lists(st.sampled_from([1, 100, 300, 10**9]), max
 NODES = st.dictionaries(TYPES, st.lists(st.sampled_from(["a", "b"]), max_size=4), max_size=2)
 PHASES = ["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 SIZE = {"generation": GENERATIONS, "replicas": COUNTS, "nodes": NODES, "cpu": CPU, "reason": st.text(max_size=5)}
+INDEXES = st.dictionaries(TYPES, st.lists(st.integers(-1, 4), max_size=4), max_size=2)
 NEXT = st.fixed_dictionaries(
-    {**SIZE, "slot": st.integers(0, 1), "mode": st.sampled_from(["overlap", "spare", "recreate"]), "before": COUNTS}
+    {**SIZE, "slot": st.integers(0, 1), "mode": st.sampled_from(["overlap", "spare", "recreate"]), "before": COUNTS},
+    optional={"indexes": INDEXES},
 )
 STATES = st.fixed_dictionaries(
     {
@@ -46,11 +47,9 @@ STATES = st.fixed_dictionaries(
         "total_steps": LARGE,
         "numbers_at": TIMES,
         "starts": st.sampled_from(["fork", "exec: why", "", 5]),
+        "indexes": INDEXES,
         "uid": st.sampled_from(["", UID, "another"]),
     },
-)
-INDEXES = st.dictionaries(
-    GENERATIONS.map(str), st.dictionaries(TYPES, st.lists(st.integers(-1, 4), max_size=4), max_size=2), max_size=2
 )
 TARGETS = st.fixed_dictionaries({**SIZE, "declared": COUNTS})
 JSON = st.recursive(
@@ -108,8 +107,6 @@ def jobs(draw: st.DrawFn) -> TFJob:
     for name, made in (("state", STATES), ("target", TARGETS)):
         if draw(st.booleans()):
             annotations[f"{PREFIX}{name}"] = _text(draw(made if draw(st.integers(0, 3)) else JSON))
-    if draw(st.booleans()):
-        annotations[INDEXES_ANNOTATION] = _text(draw(INDEXES if draw(st.integers(0, 3)) else JSON))
     found = job(
         types,
         annotations=annotations,

@@ -10,70 +10,52 @@ from typing import Any
 import orjson
 import pytest
 
-from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.model.annotations import INDEXES_ANNOTATION, parse
+from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, RECORD_ANNOTATION
 from elastic_tfjob.controller.model.cluster import LOAN_ANNOTATION, NodeLoan
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.command import Command as Sent
-from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    TOLD_ANNOTATION,
-    DeadlineStatus,
-    told,
-    told_json,
-)
+from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent
 from elastic_tfjob.controller.model.lessons import read_history
-from elastic_tfjob.controller.model.speed_checks import (
-    CAUSES_ANNOTATION,
-    EXPECTS_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-    expects_json,
-    read_causes,
-    read_expects,
-    read_outcomes,
-)
-from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.state import Outcome, StoredState
 from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord
+from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.runtime.protocol import LauncherCommand
 from elastic_tfjob.speed.growth import Growth
 
-from .reference import KEPT
 from .test_own_annotations import FULL_STATE, FULL_TARGET
 
 TIME = "2026-01-02T03:04:05Z"
 WORKERS = {"Worker": 2}
 
 
-def _deadline() -> str:
-    status = DeadlineStatus("u", TIME, "at-risk", TIME, TIME, TIME, -5.0, "why", ("work",))
-    return status.to_annotations()[DEADLINE_ANNOTATION] or ""
+def _notices() -> str:
+    judged = DeadlineStatus(TIME, "at-risk", TIME, TIME, TIME, -5.0, "why", ("work",))
+    return NoticesSent(judged, frozenset({"loss-nan"})).to_json("u") or ""
 
 
 def _state() -> str:
     stop = Stop(4, TIME, TIME, 170, 170, 0, "preempt", "another one")
     ends: dict[str, Any] = {"eta_earliest": TIME, "eta_latest": TIME, "eta_source": "measured"}
-    return replace(FULL_STATE, stop=stop, **ends).to_json()
+    folded: dict[str, Any] = {"causes": {1: "asked"}, "outcomes": {1: Outcome(2.0, 3.0)}, "indexes": {"Worker": (0, 2)}}
+    return replace(FULL_STATE, stop=stop, **ends, **folded).to_json("u")
 
 
 LESSONS = {"ns": {"train": [{"id": "u", "steps": 9.0, "duration_s": 5.0, "rates": {"1/2": 3.0}, "cpu": {"1/2": 100}}]}}
 
 ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    f"{PREFIX}target": (FULL_TARGET.to_json(), Target.parse),
+    f"{PREFIX}target": (replace(FULL_TARGET, expects=2.5).to_json("u"), Target.parse),
     f"{PREFIX}state": (_state(), StoredState.parse),
     f"{PREFIX}command": (Sent(1, "save", "{}", request=4).to_json(), LauncherCommand.parse),
     f"{PREFIX}command of an end": (STOP_COMMAND, LauncherCommand.parse),
     RECORD_ANNOTATION: (
-        UsageRecord(TIME, 2, 5.0, 9.0, 1, TIME, 2, TIME, Growth("finite", ((9.0, 0.5),), 0.01, 0.02, 3, 1e9)).to_json(),
+        UsageRecord(TIME, 2, 5.0, 9.0, 1, TIME, 2, TIME, Growth("finite", ((9.0, 0.5),), 0.01, 0.02, 3, 1e9)).to_json(
+            "u"
+        ),
         lambda text: UsageRecord.of({RECORD_ANNOTATION: text}, "u"),
     ),
-    CAUSES_ANNOTATION: ('{"1":"asked"}', read_causes),
-    OUTCOMES_ANNOTATION: ('{"1":{"expected":2.0,"measured":3.0}}', read_outcomes),
-    EXPECTS_ANNOTATION: (expects_json(1, 2.5) or "", lambda text: read_expects(text, 1)),
-    INDEXES_ANNOTATION: ('{"1":{"Worker":[0,2]}}', lambda text: parse(text, 1, {"Worker": 3})),
-    TOLD_ANNOTATION: (told_json(["loss-nan"], "u"), lambda text: told({TOLD_ANNOTATION: text}, "u")),
-    DEADLINE_ANNOTATION: (_deadline(), lambda text: DeadlineStatus.of({DEADLINE_ANNOTATION: text}, "u")),
+    NOTICES_ANNOTATION: (_notices(), lambda text: NoticesSent.of({NOTICES_ANNOTATION: text}, "u")),
     LOAN_ANNOTATION: (
         NodeLoan("loaned", "p", TIME, "why").to_json(),
         lambda text: NodeLoan.of({LOAN_ANNOTATION: text}),
@@ -109,7 +91,7 @@ def test_unknown_keys_are_passed_over(what: str, more: object) -> None:
     assert read(orjson.dumps(_with_more(orjson.loads(text), more)).decode()) == known
 
 
-def test_each_annotation_of_a_job_is_tried() -> None:
-    """Those that hold one word or number for a column of kubectl's have no keys."""
-    plain = {"uid", "verdict", "slack"}
-    assert {name for name in KEPT if name.rpartition("/")[2] not in plain} <= ANNOTATIONS.keys()
+def test_each_annotation_is_tried() -> None:
+    """Those that hold one word or number, for a column of kubectl's or as a digest, have no keys."""
+    plain = {"step", "eta", "verdict", "slack", "jobset-spec"}
+    assert {PREFIX + name for name in OPERATOR_ANNOTATIONS - plain} <= ANNOTATIONS.keys()

@@ -1,7 +1,7 @@
 """Deadlines in the scheduling loop, with an API server of our own: what is written, told and counted, and how often."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,14 +10,13 @@ from prometheus_client import REGISTRY
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.errors import Unavailable
-from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
-from elastic_tfjob.controller.model.deadline_status import DEADLINE_ANNOTATION, VERDICT_ANNOTATION
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, TARGET_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.deadlines import Judged, judge_all
 from elastic_tfjob.controller.schedule import job_events
 from elastic_tfjob.controller.schedule.job_events import DeadlineEvents
-from elastic_tfjob.controller.schedule.writers import round_robin
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter, round_robin
 
 from . import test_scheduler as loop
 from .test_scheduler import PREFIX, Object, tfjob
@@ -68,7 +67,7 @@ class Desk:
         api: Any = self.server
         me: Any = self
         self.known: dict[Key, TFJob] = {}
-        self.verdicts = DeadlineEvents(api, me, me)
+        self.verdicts = DeadlineEvents(me, me, AnnotationWriter(api, self.seen, "notices"))
         for job in jobs:
             self.follow(job)
 
@@ -77,7 +76,7 @@ class Desk:
         job = TFJob.parse(raw)
         self.verdicts.follow(job.key, job)
 
-    def seen(self, raw: Object) -> None:
+    def seen(self, raw: Mapping[str, Any]) -> None:
         job = TFJob.parse(raw)
         self.known[job.key] = job
 
@@ -136,7 +135,7 @@ async def test_a_deadline_that_is_taken_away_leaves_nothing(monkeypatch: pytest.
     del metadata["annotations"][PREFIX + "deadline"]
     desk.follow(desk.server.jobs["late"])
     await desk.look(2)
-    assert not {DEADLINE_ANNOTATION, VERDICT_ANNOTATION} & metadata["annotations"].keys()
+    assert not {NOTICES_ANNOTATION, VERDICT_ANNOTATION} & metadata["annotations"].keys()
     assert len(desk.server.writes) == 2
 
 
@@ -195,7 +194,7 @@ async def test_one_whose_annotations_somebody_changes_back_takes_nobodys_turn(mo
     for _ in range(4):
         await desk.look()
         metadata = desk.server.jobs["changed-back"]["metadata"]
-        for name in (DEADLINE_ANNOTATION, VERDICT_ANNOTATION):
+        for name in (NOTICES_ANNOTATION, VERDICT_ANNOTATION):
             metadata["annotations"].pop(name, None)
         desk.follow(desk.server.jobs["changed-back"])
     assert ("late", "DeadlineMissed") in desk.events

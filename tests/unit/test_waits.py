@@ -60,7 +60,7 @@ def _found() -> set[str]:
     return {
         f"{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}:{name}"
         for folder in FOLDERS
-        for path in sorted((PACKAGE / folder).glob("*.py"))
+        for path in sorted((PACKAGE / folder).glob("*.py")) or [PACKAGE / f"{folder}.py"]
         for name in blocking(path.read_text())
     }
 

@@ -116,10 +116,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "done-when": _one_of("pod-ends", TENSORFLOW_EXITS),
 }
 
-# Written by the operator, not by users. `step` and `eta` repeat two values of `state` for kubectl's columns, which
-# cannot look into JSON.
 _BOUNDS: Final = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
-OPERATOR_ANNOTATIONS: Final = frozenset({"target", "state", "command", "step", "eta"})
+OPERATOR_ANNOTATIONS: Final = frozenset(
+    {"target", "state", "record", "step", "eta", "notices", "verdict", "slack", "jobset-spec", "command"}
+)
+"""Written by the operator, not by users: on TFJobs, and `command` on pods. `step` and `eta` repeat two values of
+`state`, `verdict` and `slack` two of `notices`, for kubectl's columns, which cannot look into JSON."""
 
 
 def _ends_slowly(spec: TFJobSpec) -> str:

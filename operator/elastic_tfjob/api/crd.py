@@ -150,7 +150,6 @@ def _columns() -> list[dict[str, Any]]:
         return {**shown, "priority": priority} if priority else shown
 
     own = r".metadata.annotations.elastic\.kubeflow\.org/"
-    ours = r".metadata.annotations.elastic-tfjob\.kubeflow\.org/"
     return [
         column("State", "string", ".status.conditions[-1:].type", "The newest condition."),
         column("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
@@ -158,8 +157,8 @@ def _columns() -> list[dict[str, Any]]:
         column("PS", "integer", ".status.replicaStatuses.PS.active", "Parameter servers that are running."),
         column("Step", "string", own + "step", "Training step, as of the last minute."),
         column("ETA", "string", own + "eta", "When training is expected to end."),
-        column("Deadline", "string", ours + "verdict", "Whether the job is expected to meet its deadline."),
-        column("Slack", "string", ours + "slack", "From its expected end to its deadline.", 1),
+        column("Deadline", "string", own + "verdict", "Whether the job is expected to meet its deadline."),
+        column("Slack", "string", own + "slack", "From its expected end to its deadline.", 1),
     ]
 
 

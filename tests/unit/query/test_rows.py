@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tfjob.controller.model.deadline_status import SLACK_ANNOTATION, DeadlineStatus, Verdict
+from elastic_tfjob.controller.model.annotations import SLACK_ANNOTATION
+from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent, Verdict
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, node_rows, page
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
@@ -56,11 +56,11 @@ def test_a_row_has_sizes_bounds_progress_and_slack() -> None:
 
 def test_verdict_and_slack_are_those_of_kubectls_columns() -> None:
     """Before the operator has judged, and where that was about another deadline, slack is what the stored end says."""
-    status = DeadlineStatus("ns-j", "2026-01-02T03:30:00Z", "at-risk", build.CREATED, build.CREATED, slack_s=-90.0)
+    status = DeadlineStatus("2026-01-02T03:30:00Z", "at-risk", build.CREATED, build.CREATED, slack_s=-90.0)
     annotations = {"max-workers": "4", "checkpoint-dir": "/c", "deadline": "30m"}
     raw = running(annotations=annotations)
     assert job_row(job(raw)).verdict is None
-    raw["metadata"]["annotations"].update(status.to_annotations())
+    raw["metadata"]["annotations"].update(NoticesSent(status).to_annotations("ns-j"))
     row = job_row(job(raw))
     assert (row.verdict, row.slack_s) == ("at-risk", -90.0)
     assert raw["metadata"]["annotations"][SLACK_ANNOTATION] == "-1m30s"
@@ -71,7 +71,8 @@ def test_verdict_and_slack_are_those_of_kubectls_columns() -> None:
 
 def test_a_copy_of_anothers_state_is_no_state() -> None:
     raw = running()
-    raw["metadata"]["annotations"]["elastic-tfjob.kubeflow.org/uid"] = "another"
+    state = json.loads(raw["metadata"]["annotations"][f"{build.PREFIX}state"])
+    raw["metadata"]["annotations"][f"{build.PREFIX}state"] = json.dumps({**state, "uid": "another"})
     assert job_row(job(raw)).step is None
 
 
@@ -88,9 +89,10 @@ def test_a_timeline_has_sizes_with_their_reasons_in_order_and_what_is_to_come_la
         ("decided", "gives room"),
     ]
     assert [each.cause for each in found] == [None, None, None, "grow", "shrink"]
-    raw["metadata"]["annotations"][CAUSES_ANNOTATION] = '{"1":"asked"}'
+    state = json.loads(raw["metadata"]["annotations"][f"{build.PREFIX}state"])
+    more = {"causes": {"1": "asked"}, "outcomes": {"1": {"expected": 20.0, "measured": 18.0}}}
+    raw["metadata"]["annotations"][f"{build.PREFIX}state"] = json.dumps({**state, **more})
     assert timeline(see(job(raw)))[3].cause == "asked"
-    raw["metadata"]["annotations"][OUTCOMES_ANNOTATION] = '{"1":{"expected":20.0,"measured":18.0}}'
     measured = timeline(see(job(raw)))[3]
     assert (measured.expected_steps_per_s, measured.measured_steps_per_s) == (20.0, 18.0)
     grown = found[3]
@@ -143,8 +145,9 @@ def test_a_forecast_is_what_was_stored_and_judged() -> None:
     told: list[tuple[Verdict, float | None, bool | None]]
     told = [("at-risk", 590.0, False), ("on-time", -1.0, True), ("unknown", None, None)]
     for verdict, slack_s, meets in told:
-        judged = DeadlineStatus("ns-j", "2026-01-02T03:30:00Z", verdict, build.CREATED, build.CREATED, slack_s=slack_s)
-        raw["metadata"]["annotations"].update({k: v for k, v in judged.to_annotations().items() if v is not None})
+        judged = DeadlineStatus("2026-01-02T03:30:00Z", verdict, build.CREATED, build.CREATED, slack_s=slack_s)
+        told_of = NoticesSent(judged).to_annotations("ns-j")
+        raw["metadata"]["annotations"].update({k: v for k, v in told_of.items() if v is not None})
         seen = see(job(raw))
         found, row = forecast_row(seen, job_row(seen)), job_row(seen)
         assert (found.slack_s, found.meets, found.at_risk) == (row.slack_s, meets, bool(meets))

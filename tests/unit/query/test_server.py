@@ -242,7 +242,7 @@ async def test_the_first_look_at_many_jobs_lets_others_have_their_turn() -> None
     assert len(gaps) > 20  # a look at a thousand jobs takes a tenth of a second at the least
 
 
-@pytest.mark.parametrize(("path", "what"), [("/api/v1/jobs", "server.page"), ("/api/v1/queue", "server.queue_rows")])
+@pytest.mark.parametrize(("path", "what"), [("/api/v1/jobs", "server.page"), ("/api/v1/queue", "index.queue_rows")])
 async def test_rows_are_sorted_beside_the_event_loop(path: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 10,000 jobs that takes some 40 ms."""
     where, threads = f"elastic_tfjob.controller.query.{what}", []

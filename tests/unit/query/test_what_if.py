@@ -262,7 +262,7 @@ async def test_users_take_turns_and_nobody_waits_without_end() -> None:
 
 def test_what_only_the_operator_writes_is_left_out_of_a_job() -> None:
     asked = submitted()
-    asked["metadata"]["annotations"] |= {"elastic.kubeflow.org/target": "x", "elastic-tfjob.kubeflow.org/uid": "y"}
+    asked["metadata"]["annotations"] |= {"elastic.kubeflow.org/target": "x", "elastic.kubeflow.org/record": "y"}
     found = Question.parse({"job": asked}).job
     assert found is not None
     assert set(found["metadata"]["annotations"]) == {f"elastic.kubeflow.org/{name}" for name in ELASTIC}

@@ -33,7 +33,7 @@ __all__ = ["DIGEST_ANNOTATION", "TYPES", "Unsupported", "refused_status", "statu
 
 TYPES: Final[Mapping[str, str]] = {"chief": "Chief", "evaluator": "Evaluator", "node": "Worker", "ps": "PS"}
 """Names of replicated jobs, and the replica types of TFJobs that they are."""
-DIGEST_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/jobset-spec"
+DIGEST_ANNOTATION: Final = f"{PREFIX}jobset-spec"
 """What tells whether the JobSet's spec is another than the one that the TFJob was written from."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/"
 _SHARED: Final = ("image", "imagePullPolicy", "command", "args", "workingDir", "env", "envFrom", "volumeMounts")

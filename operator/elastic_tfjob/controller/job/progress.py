@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from elastic_tfjob.api.reading import MAX_STEPS, after
 from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.speed_checks import SpeedCheck
-from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.state import Outcome, StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.forecasts import UNKNOWN, Forecast, forecast
@@ -164,7 +163,7 @@ def with_outcome(
     measured = report.speed_of(state.generation)
     if not measured or (now - since).total_seconds() < SETTLED_S:
         return state, ()
-    outcome = SpeedCheck(target.expects, measured)
+    outcome = Outcome(target.expects, measured)
     told = replace(state, outcomes={**state.outcomes, state.generation: outcome})
     return told, (Count("speed_ratio", min(outcome.ratio, MOST_RATIO), _cause(state)),)
 

@@ -11,30 +11,18 @@ from elastic_tfjob.controller.job.moves import switched_with_moves
 from elastic_tfjob.controller.job.progress import NOT_KNOWN, with_end, with_speed
 from elastic_tfjob.controller.model.annotations import (
     ETA_ANNOTATION,
-    INDEXES_ANNOTATION,
+    RECORD_ANNOTATION,
     STATE_ANNOTATION,
     STEP_ANNOTATION,
-    UID_ANNOTATION,
     bytes_of,
-    claim,
 )
 from elastic_tfjob.controller.model.quantities import requests_of
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, OUTCOMES_ANNOTATION
 from elastic_tfjob.controller.model.state import Phase, StoredState
-from elastic_tfjob.controller.model.usage import RECORD_ANNOTATION, UsageRecord, continued
+from elastic_tfjob.controller.model.usage import UsageRecord, continued
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
-_OF_STATE: Final = (
-    STATE_ANNOTATION,
-    INDEXES_ANNOTATION,
-    CAUSES_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-    STEP_ANNOTATION,
-    ETA_ANNOTATION,
-    UID_ANNOTATION,
-    RECORD_ANNOTATION,
-)
-_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 512
+_OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, RECORD_ANNOTATION)
+_OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 640
 _STATE_GROWS: Final = 4096
 
 
@@ -78,7 +66,7 @@ def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
 
 def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
     """Whether the job's annotations leave room for a state; else it runs as a job that follows no target."""
-    if ctx.stored is not None or _size_of(state.to_json()) + _STATE_GROWS <= _room(ctx):
+    if ctx.stored is not None or _size_of(state.to_json(ctx.job.uid)) + _STATE_GROWS <= _room(ctx):
         return True
     ctx.event(
         "Warning",
@@ -91,13 +79,8 @@ def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
 
 def save_state(ctx: ReconcileContext, state: StoredState) -> None:
     """Store the state, and what users read of it, as far as they differ from what is stored."""
-    text = _fitting(ctx, state)
     wanted = {
-        **claim(ctx.job.annotations, ctx.job.uid),
-        STATE_ANNOTATION: text,
-        INDEXES_ANNOTATION: state.indexes_json,
-        CAUSES_ANNOTATION: state.causes_json,
-        OUTCOMES_ANNOTATION: state.outcomes_json,
+        STATE_ANNOTATION: _fitting(ctx, state),
         STEP_ANNOTATION: None if state.step is None else str(state.step),
         ETA_ANNOTATION: state.eta,
         RECORD_ANNOTATION: _record(ctx, state),
@@ -116,8 +99,8 @@ def _room(ctx: ReconcileContext) -> int:
 def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
     pods run where kube-scheduler finds room for them, then the past."""
-    beside = sum(_size_of(text or "") for text in (state.indexes_json, state.causes_json, state.outcomes_json))
-    room, text = _room(ctx) - beside, state.to_json()
+    uid = ctx.job.uid
+    room, text = _room(ctx), state.to_json(uid)
     if _size_of(text) <= room:
         return text
     coming = replace(state.next, nodes={}) if state.next is not None else None
@@ -129,9 +112,9 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     )
     trained = replace(state.trained, nodes={}) if state.trained is not None else None
     small = replace(state, nodes={}, next=coming, trained=trained)
-    text = small.to_json()
+    text = small.to_json(uid)
     if _size_of(text) > room:
-        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json()
+        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json(uid)
     return text
 
 
@@ -151,7 +134,8 @@ def _record(ctx: ReconcileContext, state: StoredState) -> str:
     if report is not None and (ctx.stored is None or state.numbers_at != ctx.stored.numbers_at):
         record = replace(record, loss=report.growth(record.loss))
     moved = ctx.stored is not None and switched_with_moves(ctx.stored, state)
-    return continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved).to_json()
+    record = continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved)
+    return record.to_json(ctx.job.uid)
 
 
 def _size_of(text: str) -> int:

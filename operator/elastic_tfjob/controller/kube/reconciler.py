@@ -17,7 +17,7 @@ from elastic_tfjob.controller.kube.informer import Caches, jobs_path
 from elastic_tfjob.controller.kube.queue import NOT_SURE_S, KeyQueue
 from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt, trace
-from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, mine
+from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.state import StoredState
 
@@ -156,10 +156,8 @@ class Reconciler:
 
 
 def _rescaling(job: TFJob) -> bool:
-    if not mine(job.annotations, job.uid):
-        return False
     try:
-        state = StoredState.parse(job.annotations.get(STATE_ANNOTATION))
+        state = StoredState.parse(job.annotations.get(STATE_ANNOTATION), job.uid)
     except ValueError:
         return False
     return state is not None and state.rescaling

@@ -1,8 +1,9 @@
 """What the operator keeps in annotations: their names, whose they are, and how one is read and written. Pure.
 
 All of an elastic job's memory is in `target` (target.py) and `state` (state.py), so that any replica of the operator
-can go on with it after any crash. Each datum has one writer: the scheduling loop writes `target`, the reconcile loop
-writes `state` and the pods' commands (command.py).
+can go on with it after any crash. Each annotation has one writer: the scheduling loop writes `target`, and in
+`notices`, `verdict` and `slack` what it has told people (verdict.py); the reconcile loop writes `state`, `record`
+(service.py), `step`, `eta` and the pods' commands (command.py). All JSON of a job has the job's uid in it.
 
 Users can write all of them too, or copy them from another job. So each value is read with its type and bounds
 (api/reading.py), and only ValueError comes out of reading, with a message that names the key. A newer operator may have
@@ -10,26 +11,27 @@ written what this one does not know: unknown keys are passed over, and an unknow
 told from nonsense as UnknownWord.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES, MAX_REPLICAS, MAX_TEXT, Fields, UnknownWord, cut
-from elastic_tfjob.controller.model.speed_checks import CAUSES_ANNOTATION, EXPECTS_ANNOTATION, OUTCOMES_ANNOTATION
-
-__all__ = ["INDEXES_ANNOTATION", "Indexes", "as_text", "numbered", "parse", "position", "resized", "spans"]
+from elastic_tfjob.api.reading import (
+    MAX_ANNOTATION_BYTES,
+    MAX_REPLICAS,
+    MAX_TEXT,
+    MAX_UID,
+    Fields,
+    Lenient,
+    UnknownWord,
+    cut,
+)
 
 # -- Which pods a size has, where they are not the pods 0 to n-1 of each type ------------------------------------------
 # A replica that moves to another node gets a pod with another index: a pod of the same name cannot run on two nodes at
 # once. Its task in the cluster stays the same. So a size of two workers may have the pods worker-0 (task 0) and
 # worker-2 (task 1).
-#
-# They are kept in an annotation of their own, by generation, and `state` says so many replicas that an operator which
-# does not know this annotation keeps all of these pods: it may create pods for the indexes between, which nobody uses.
-
-INDEXES_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/indexes"
 
 Indexes = Mapping[str, tuple[int, ...]]
 """Pod indexes per type, in the order of the tasks; a type that is missing has the pods 0 to n-1."""
@@ -66,51 +68,37 @@ def simplest(found: Indexes) -> dict[str, tuple[int, ...]]:
     return {name: pods for name, pods in found.items() if pods != tuple(range(len(pods)))}
 
 
-def as_text(sizes: Iterable[tuple[int, Indexes]]) -> str | None:
-    """The annotation's text for these sizes by generation; None where it has nothing to say."""
-    told = {str(generation): indexes for generation, indexes in sizes if indexes}
-    return orjson.dumps(told).decode() if told else None
-
-
-def parse(text: str | None, generation: int, written: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The indexes of the size of this generation, whose state has so many replicas written. What makes no sense, or is
-    of another size, counts as not there: never raises."""
-    if text is None or len(text) > MAX_ANNOTATION_BYTES:
+def read_indexes(raw: Fields, replicas: Mapping[str, int], lenient: Lenient) -> dict[str, tuple[int, ...]]:
+    """The indexes of a size with so many replicas. Those of a type that make no sense count as not there. A type that
+    the size does not have is passed over: a newer operator may know it."""
+    if (types := lenient(raw.within, "indexes")) is None:
         return {}
-    try:
-        raw = Fields(orjson.loads(text)).within(str(generation))
-        if raw is None:
-            return {}
-        # A name that the state does not have is of a newer operator, or nonsense, and costs no other.
-        found = {name: _pods(raw, name, written[name]) for name in raw.names() if name in written}
-    except ValueError:
+    found = {name: lenient(_pods, types, name, count) for name, count in replicas.items() if types.has(name)}
+    indexes = simplest({name: pods for name, pods in found.items() if pods is not None})
+    if (total := sum(spans(replicas, indexes).values())) > MAX_REPLICAS:
+        lenient.problems.append(f"{raw.place('indexes')} go up to {total} pods; at most {MAX_REPLICAS} are allowed")
         return {}
-    return simplest({name: pods for name, pods in found.items() if pods is not None})
+    return indexes
 
 
-def _pods(raw: Fields, name: str, span: int) -> tuple[int, ...] | None:
-    pods = raw.items(name, MAX_REPLICAS)
-    if not pods or any(type(index) is not int or index < 0 for index in pods):
-        return None
-    return tuple(pods) if len(set(pods)) == len(pods) and max(pods) + 1 == span else None
+def _pods(types: Fields, name: str, count: int) -> tuple[int, ...]:
+    pods = types.items(name, MAX_REPLICAS)
+    whole = all(type(index) is int and 0 <= index < MAX_REPLICAS for index in pods)
+    if not whole or len(set(pods)) != len(pods) or len(pods) != count:
+        raise types.wrong(name, f"a list of {count} pod indexes, each once")
+    return tuple(pods)
 
+
+# -- Names, and how a text is read and written -------------------------------------------------------------------------
 
 TARGET_ANNOTATION: Final = f"{PREFIX}target"
 STATE_ANNOTATION: Final = f"{PREFIX}state"
 STEP_ANNOTATION: Final = f"{PREFIX}step"
 ETA_ANNOTATION: Final = f"{PREFIX}eta"
-# The job that all of these are of. Under another prefix: an older operator would call it an unknown one of the user's.
-UID_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/uid"
-_OF_THE_JOB: Final = (
-    TARGET_ANNOTATION,
-    STATE_ANNOTATION,
-    STEP_ANNOTATION,
-    ETA_ANNOTATION,
-    INDEXES_ANNOTATION,
-    CAUSES_ANNOTATION,
-    EXPECTS_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-)
+RECORD_ANNOTATION: Final = f"{PREFIX}record"
+NOTICES_ANNOTATION: Final = f"{PREFIX}notices"
+VERDICT_ANNOTATION: Final = f"{PREFIX}verdict"
+SLACK_ANNOTATION: Final = f"{PREFIX}slack"
 
 T = TypeVar("T")
 
@@ -135,30 +123,24 @@ def bytes_of(annotations: Mapping[str, str], *, but: Collection[str]) -> int:
     return sum(len(name.encode()) + len(text.encode()) for name, text in annotations.items() if name not in but)
 
 
-def mine(annotations: Mapping[str, str], uid: str) -> bool:
-    """Whether target and state are of the job with this uid, and no copy from another one (`kubectl get -o yaml`,
-    changed and applied). Without a uid they were written by an operator that knew of none, and count."""
-    return annotations.get(UID_ANNOTATION, uid) == uid
+def is_of(raw: Fields, uid: str) -> bool:
+    """Whether an annotation is of the job with this uid, and no copy from another one (`kubectl get -o yaml`, changed
+    and applied). One without a uid counts: the operator writes it each time, somebody who repairs by hand need not."""
+    return raw.text("uid", MAX_UID, default=uid) == uid
 
 
-def claim(annotations: Mapping[str, str], uid: str) -> dict[str, str | None]:
-    """What to write together with a target or state, so that it counts as of the job with this uid: the uid, and None
-    for what is a copy from another job. An annotation of its own and no key of the JSON: operators before this one
-    refuse a state with a key that they do not know, and would begin a running job anew after a downgrade."""
-    if annotations.get(UID_ANNOTATION) == uid:
-        return {}
-    copied = () if mine(annotations, uid) else _OF_THE_JOB
-    return {UID_ANNOTATION: uid, **{name: None for name in copied if name in annotations}}
-
-
-def read_annotation(what: str, text: str, read: Callable[[Fields], T]) -> T:
-    """What `read` makes of the JSON of an annotation. Raises ValueError, with the annotation's name, for nonsense, and
-    UnknownWord for what a newer operator may have written."""
+def read_annotation(what: str, text: str | None, uid: str | None, read: Callable[[Fields], T]) -> T | None:
+    """What `read` makes of the JSON of an annotation; None where there is none, or it is of a job with another uid than
+    this one. Raises ValueError, with the annotation's name, for nonsense, and UnknownWord for what a newer operator may
+    have written."""
+    if text is None:
+        return None
     # A character has at least one byte, and the API server counts bytes: so no need to encode it for this.
     if len(text) > MAX_ANNOTATION_BYTES:
         raise ValueError(f"{PREFIX}{what} has {len(text)} characters: at most {MAX_ANNOTATION_BYTES} are read")
     try:
-        return read(Fields(orjson.loads(text)))
+        raw = Fields(orjson.loads(text))
+        return read(raw) if uid is None or is_of(raw, uid) else None
     except UnknownWord as error:
         raise UnknownWord(f"{PREFIX}{what}: {error}") from None
     except ValueError as error:

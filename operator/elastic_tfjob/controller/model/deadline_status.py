@@ -1,42 +1,49 @@
-"""What is expected of a job's deadline, in annotations: kept so that another operator tells nothing twice. Pure.
+"""What a job has been told of scheduling, in annotations: kept so that another operator tells nothing twice. Pure.
 
-The scheduling loop alone writes them. `verdict` and `slack` repeat two values of `deadline` for kubectl's columns,
-which cannot look into JSON. Their prefix is not that of the user's annotations: an older operator would call them
-unknown ones of the user's.
+The scheduling loop alone writes them: `notices` has what is expected of the job's deadline (`judged`) and what was told
+once and for all (`told`). `verdict` and `slack` repeat two values of `judged` for kubectl's columns, which cannot look
+into JSON.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isnan
 from typing import Final, Literal, cast, get_args
 
 import orjson
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
-from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TEXT, MAX_UID, MAX_VALUE, MAX_WORD, Fields
+from elastic_tfjob.api.reading import (
+    MAX_ANNOTATION_BYTES,
+    MAX_DURATION_S,
+    MAX_TEXT,
+    MAX_UID,
+    MAX_VALUE,
+    MAX_WORD,
+    Fields,
+    Lenient,
+)
+from elastic_tfjob.controller.model.annotations import (
+    NOTICES_ANNOTATION,
+    SLACK_ANNOTATION,
+    VERDICT_ANNOTATION,
+    bytes_of,
+)
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.status import moment_of
 
 __all__ = [
-    "DEADLINE_ANNOTATION",
     "MOST_SLACK_S",
-    "SLACK_ANNOTATION",
-    "TOLD_ANNOTATION",
     "VERDICTS",
-    "VERDICT_ANNOTATION",
     "DeadlineStatus",
     "Note",
+    "NoticesSent",
     "Topic",
     "Verdict",
     "deadline_of",
+    "room_for_notices",
     "span",
-    "told",
-    "told_json",
 ]
-
-DEADLINE_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/deadline"
-VERDICT_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/verdict"
-SLACK_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/slack"
 
 Verdict = Literal["unknown", "on-time", "at-risk", "unattainable", "missed", "met"]
 """`unknown`: nothing tells when it ends. `on-time`: expected to end by its deadline. `at-risk`: expected to end after
@@ -52,6 +59,25 @@ MOST_SLACK_S: Final = float(2 * MAX_DURATION_S)
 """As far as an expected end is told to lie from a deadline: where it is farther, this is what is kept."""
 _LONGEST: Final = f"{2 * MAX_DURATION_S // 86_400}d"
 
+Topic = Literal[
+    "loss-absent",
+    "loss-nan",
+    "loss-inf",
+    "loss-never-fell",
+    "loss-rises",
+    "work-unknown",
+    "cpu-kept",
+    "all-kept",
+]
+"""The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
+or one that fell and rises now. Or it goes by what is left to do, and nothing tells how much that is, or the job keeps
+the CPU that it requests, or its nodes too."""
+_TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
+
+_NAMES: Final = (NOTICES_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION)
+_BYTES: Final = 2304
+"""What these annotations take at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeadlineStatus:
@@ -59,7 +85,6 @@ class DeadlineStatus:
     was written. `eta`: the expected end, `slack_s`: seconds from that to the deadline; None: not known. `why`: what the
     event said. `told`: notes of which there was an event."""
 
-    uid: str
     deadline: str
     verdict: Verdict
     since: str
@@ -69,43 +94,69 @@ class DeadlineStatus:
     why: str = ""
     told: tuple[Note, ...] = ()
 
+
+@dataclass(frozen=True, slots=True)
+class NoticesSent:
+    """All that a job has been told. `judged`: of its deadline; None: nothing yet, or it has none. `told`: what is told
+    once and for all."""
+
+    judged: DeadlineStatus | None = None
+    told: frozenset[Topic] = frozenset()
+
     @classmethod
-    def of(cls, annotations: Mapping[str, str], uid: str) -> "DeadlineStatus | None":
-        """What is known of the job with this uid; None where there is nothing, or nonsense, or another job's."""
-        text = annotations.get(DEADLINE_ANNOTATION)
+    def of(cls, annotations: Mapping[str, str], uid: str) -> "NoticesSent":
+        """What the job with this uid has been told; nothing where that is not known, or is nonsense, or another
+        job's. What is wrong with a verdict costs no topic, and the other way round."""
+        text = annotations.get(NOTICES_ANNOTATION)
         if text is None or len(text) > 2 * MAX_VALUE:
-            return None
+            return cls()
         try:
             raw = Fields(orjson.loads(text))
             if raw.text("uid", MAX_UID) != uid:
-                return None
-            told = {note for note in raw.items("told", MAX_WORD) if note in _NOTES}
-            return cls(
-                uid=uid,
-                deadline=raw.time("deadline") or "",
-                verdict=cast("Verdict", raw.word("verdict", VERDICTS)),
-                since=raw.time("since") or "",
-                at=raw.time("at") or "",
-                eta=raw.time("eta"),
-                slack_s=raw.number("slack_s", MOST_SLACK_S, least=None),
-                why=raw.text("why", MAX_TEXT),
-                told=tuple(note for note in _NOTES if note in told),
-            )
+                return cls()
         except ValueError:
+            return cls()
+        lenient = Lenient()
+        found = lenient(raw.items, "told", MAX_WORD) or ()
+        return cls(lenient(_judged, raw), frozenset(topic for topic in _TOPICS if topic in found))
+
+    def to_json(self, uid: str) -> str | None:
+        """The text of `notices` for the job with this uid; None where there is nothing to say."""
+        if self.judged is None and not self.told:
             return None
+        told = [topic for topic in _TOPICS if topic in self.told]
+        found = {"uid": uid, "judged": self.judged, "told": told}
+        return orjson.dumps({name: each for name, each in found.items() if each}).decode()
 
-    @staticmethod
-    def names(annotations: Mapping[str, str]) -> list[str]:
-        """Which of the three annotations are there."""
-        return [name for name in (DEADLINE_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION) if name in annotations]
-
-    def to_annotations(self) -> dict[str, str | None]:
-        """What to write; None removes one."""
+    def to_annotations(self, uid: str) -> dict[str, str | None]:
+        """All three annotations for the job with this uid; None: there is none."""
+        judged = self.judged
         return {
-            DEADLINE_ANNOTATION: orjson.dumps(asdict(self)).decode(),
-            VERDICT_ANNOTATION: self.verdict,
-            SLACK_ANNOTATION: None if self.slack_s is None else span(self.slack_s),
+            NOTICES_ANNOTATION: self.to_json(uid),
+            VERDICT_ANNOTATION: None if judged is None else judged.verdict,
+            SLACK_ANNOTATION: None if judged is None or judged.slack_s is None else span(judged.slack_s),
         }
+
+
+def _judged(raw: Fields) -> DeadlineStatus | None:
+    if (found := raw.within("judged")) is None:
+        return None
+    told = {note for note in found.items("told", MAX_WORD) if note in _NOTES}
+    return DeadlineStatus(
+        deadline=found.time("deadline") or "",
+        verdict=cast("Verdict", found.word("verdict", VERDICTS)),
+        since=found.time("since") or "",
+        at=found.time("at") or "",
+        eta=found.time("eta"),
+        slack_s=found.number("slack_s", MOST_SLACK_S, least=None),
+        why=found.text("why", MAX_TEXT),
+        told=tuple(note for note in _NOTES if note in told),
+    )
+
+
+def room_for_notices(annotations: Mapping[str, str]) -> bool:
+    """Whether they fit beside the job's other annotations: else the operator's state needs the room that is left."""
+    return bytes_of(annotations, but=_NAMES) + _BYTES <= MAX_ANNOTATION_BYTES
 
 
 def deadline_of(job: TFJob) -> float | None:
@@ -140,44 +191,3 @@ def span(seconds: float) -> str:
     else:
         text = f"{minutes}m{left:02}s" if minutes else f"{left}s"
     return f"-{text}" if seconds < 0 and whole else text
-
-
-# -- What a job has been told once and for all, in an annotation -------------------------------------------------------
-# So that another operator does not tell it again.
-#
-# The scheduling loop alone writes it. Deadlines keep what they have told in their own (verdict.py).
-
-TOLD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/told"
-
-Topic = Literal[
-    "loss-absent",
-    "loss-nan",
-    "loss-inf",
-    "loss-never-fell",
-    "loss-rises",
-    "work-unknown",
-    "cpu-kept",
-    "all-kept",
-]
-"""The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
-or one that fell and rises now. Or it goes by what is left to do, and nothing tells how much that is, or the job keeps
-the CPU that it requests, or its nodes too."""
-_TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
-
-
-def told(annotations: Mapping[str, str], uid: str) -> frozenset[Topic]:
-    """What the job with this uid has been told; nothing where that is not known, or is nonsense, or another job's."""
-    text = annotations.get(TOLD_ANNOTATION)
-    if text is None or len(text) > MAX_VALUE:
-        return frozenset()
-    try:
-        raw = Fields(orjson.loads(text))
-        found = raw.items("told", MAX_WORD) if raw.text("uid", MAX_UID) == uid else []
-    except ValueError:
-        return frozenset()
-    return frozenset(topic for topic in _TOPICS if topic in found)
-
-
-def told_json(topics: Collection[Topic], uid: str) -> str:
-    """The annotation's text."""
-    return orjson.dumps({"uid": uid, "told": [topic for topic in _TOPICS if topic in topics]}).decode()

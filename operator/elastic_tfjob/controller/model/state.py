@@ -27,28 +27,14 @@ from elastic_tfjob.api.reading import (
     few,
 )
 from elastic_tfjob.controller.model.annotations import (
-    INDEXES_ANNOTATION,
     STATE_ANNOTATION,
     Indexes,
-    as_text,
-    mine,
     numbered,
-    parse,
     read_annotation,
+    read_indexes,
     shorten_reason,
-    spans,
 )
 from elastic_tfjob.controller.model.injection import Injection, read_injection
-from elastic_tfjob.controller.model.speed_checks import (
-    CAUSES_ANNOTATION,
-    OUTCOMES_ANNOTATION,
-    Causes,
-    Outcomes,
-    causes_json,
-    outcomes_json,
-    read_causes,
-    read_outcomes,
-)
 from elastic_tfjob.controller.model.stop import Stop, read_stop
 from elastic_tfjob.controller.model.target import (
     Counts,
@@ -60,9 +46,11 @@ from elastic_tfjob.controller.model.target import (
     read_generation,
     read_mode,
     read_nodes,
+    read_rate,
     read_slot,
+    written_rate,
 )
-from elastic_tfjob.scheduling.plan import Cause, cause_of
+from elastic_tfjob.scheduling.plan import CAUSES, Cause, cause_of
 
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 T = TypeVar("T")
@@ -71,12 +59,14 @@ _HISTORY: Final = 10
 # Steps per second between which a measurement can be believed.
 _SLOWEST, _FASTEST = 1e-9, 1e9
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
-# What is not in this annotation: it has one of its own, or was wrong here.
-_ELSEWHERE: Final = ("indexes", "causes", "outcomes", "problems")
+_GENERATION: Final = re.compile(r"[0-9]{1,10}")
+# Generations of which a cause or an outcome is read.
+_GENERATIONS: Final = 32
 # What is left out where there is none.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
-_SPARED: Final = ("stop", "injection", *_ETA, "starts", "trained", "forgiven", "deaths")
-_SPARED_WITHIN: Final = ("returns", "restarts", "chief_deaths", "no_room")
+_OPTIONAL: Final = ("indexes", "stop", "trained", "forgiven", "deaths", "injection", "causes", "outcomes", "uid")
+_SPARED: Final = (*_OPTIONAL, *_ETA, "starts")
+_SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room")
 # How often a program dies while it is prepared in a mode, before another mode is taken.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
@@ -186,6 +176,19 @@ class Rescaled:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """Steps per second at a size: those that its target expected, and those that were measured."""
+
+    expected: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over expected."""
+        return self.measured / self.expected
+
+
+@dataclass(frozen=True, slots=True)
 class StoredState:
     """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
 
@@ -193,12 +196,11 @@ class StoredState:
     then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
     expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `starts`: how
     the chief's next program will be started, and why so (Report.starts). `indexes` are those of the pods
-    (model/annotations.py); they are in an annotation of their own, `indexes_json`.
-    `stop` is the stop that a plan asked for, until the job makes steps again. `causes` are those that targets gave for
-    sizes of the history and the one to come (model/speed_checks.py), in an annotation of their own, too, `causes_json`.
+    (model/annotations.py). `stop` is the stop that a plan asked for, until the job makes steps again.
     `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
     does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
-    `outcomes` are the speeds that sizes were expected to have and had (model/speed_checks.py), in `outcomes_json`.
+    By generation, of sizes that the state remembers: `causes` are what targets gave for them where the sizes do not
+    tell it, `outcomes` the speeds that they were expected to have and had.
     `injection`: its namespace does not admit what is injected as it is configured.
     `problems` say what was passed over when the annotation was read.
     """
@@ -233,27 +235,27 @@ class StoredState:
     forgiven: int = 0
     deaths: Deaths | None = None
     injection: Injection | None = None
-    causes: Causes = field(default_factory=dict)
-    outcomes: Outcomes = field(default_factory=dict)
+    causes: Mapping[int, Cause] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         shorten_reason(self)
 
     @classmethod
-    def parse(cls, text: str | None) -> "StoredState | None":
-        """Read the annotation alone, which counts pods up to the highest index and has no causes; None where there is
-        none. Where the job is, or is going, must be right: phase, generation, slot, replicas, nodes and next. All else
+    def parse(cls, text: str | None, uid: str | None = None) -> "StoredState | None":
+        """Read the annotation; None where there is none, or it is of another job than that with this uid (None: of any
+        job). Where the job is, or is going, must be right: phase, generation, slot, replicas, nodes and next. All else
         that is wrong counts as missing, and is told in `problems`. Raises UnknownWord for a phase or mode that a newer
         operator may have written, ValueError for nonsense, and nothing else."""
-        return None if text is None else read_annotation("state", text, _state)
+        return read_annotation("state", text, uid, _state)
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "StoredState | None":
         """The state of the job with this uid and these replica types; None where there is none, or another job's.
         Raises as `parse`, and nothing else. A type that an edit took out of the spec stays in the state:
         without its memory of the others the job would begin anew."""
-        state = cls.parse(annotations.get(STATE_ANNOTATION)) if mine(annotations, uid) else None
+        state = cls.parse(annotations.get(STATE_ANNOTATION), uid)
         if state is None:
             return None
         for size in (state.replicas, state.next.replicas if state.next is not None else {}):
@@ -262,47 +264,30 @@ class StoredState:
                     f"{STATE_ANNOTATION}: replicas of {describe(min(size))}, which the spec does not have; "
                     f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
                 )
-        if (text := annotations.get(INDEXES_ANNOTATION)) is not None:
-            state = _with_indexes(state, text)
-        causes = read_causes(annotations.get(CAUSES_ANNOTATION))
-        outcomes = read_outcomes(annotations.get(OUTCOMES_ANNOTATION))
-        return replace(state, causes=causes, outcomes=outcomes) if causes or outcomes else state
+        return state
 
-    def to_json(self) -> str:
-        """The annotation's text."""
-        written = _written(self)
+    def to_json(self, uid: str = "") -> str:
+        """The annotation's text, for the job with this uid."""
+        past = {change.generation for change in self.history}
+        coming = {self.next.generation} if self.next is not None else set()
+        written = {**_fields(self), "uid": uid}
+        del written["problems"]  # of what was read
+        written["causes"] = {str(each): cause for each, cause in self.causes.items() if each in past | coming}
+        written["outcomes"] = {
+            str(each): {"expected": written_rate(outcome.expected), "measured": written_rate(outcome.measured)}
+            for each, outcome in self.outcomes.items()
+            if each in past or each == self.generation
+        }
         for name in _SPARED:
             if not written[name]:
                 del written[name]
         if self.next is not None:
-            written["next"] = _sparing(_written(self.next))
+            written["next"] = _sparing(_fields(self.next))
         if self.refused is not None:
             written["refused"] = _sparing(asdict(self.refused))
         if self.injection is not None:
             written["injection"] = self.injection.to_dict()
         return orjson.dumps(written).decode()
-
-    @property
-    def indexes_json(self) -> str | None:
-        """The text of the annotation with the indexes; None where there is nothing to say."""
-        coming = [(self.next.generation, self.next.indexes)] if self.next is not None else []
-        return as_text([(self.generation, self.indexes), *coming])
-
-    @property
-    def causes_json(self) -> str | None:
-        """The text of the annotation with the causes; None where there is nothing to say."""
-        if not self.causes:
-            return None
-        known = {change.generation for change in (*self.history, self.next) if change is not None}
-        return causes_json({generation: cause for generation, cause in self.causes.items() if generation in known})
-
-    @property
-    def outcomes_json(self) -> str | None:
-        """The text of the annotation with the outcomes; None where there is nothing to say."""
-        if not self.outcomes:
-            return None
-        known = {self.generation, *(change.generation for change in self.history)}
-        return outcomes_json({generation: each for generation, each in self.outcomes.items() if generation in known})
 
     def cause(self, change: Next | Rescaled) -> Cause:
         """Why the size is or was changed, in one word: what its target said, else what the sizes tell."""
@@ -356,30 +341,13 @@ class StoredState:
         return (*self.history, done)[-_HISTORY:]
 
 
-def _written(size: StoredState | Next) -> dict[str, Any]:
-    """The fields of a state as they are kept: its replicas are the pods up to the highest index."""
-    found = {each.name: getattr(size, each.name) for each in fields(size) if each.name not in _ELSEWHERE}
-    if size.indexes:
-        found["replicas"] = spans(size.replicas, size.indexes)
-    return found
+def _fields(size: StoredState | Next) -> dict[str, Any]:
+    return {each.name: getattr(size, each.name) for each in fields(size)}
 
 
 def _sparing(found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a part of a state, without those that say nothing."""
     return {name: each for name, each in found.items() if each or name not in _SPARED_WITHIN}
-
-
-def _with_indexes(state: StoredState, text: str) -> StoredState:
-    """A state that was read, with the indexes of its pods."""
-    coming = state.next
-    if coming is not None and (pods := parse(text, coming.generation, coming.replicas)):
-        coming = replace(coming, indexes=pods, replicas=_counted(coming.replicas, pods))
-    pods = parse(text, state.generation, state.replicas)
-    return replace(state, next=coming, indexes=pods, replicas=_counted(state.replicas, pods))
-
-
-def _counted(written: Counts, indexes: Indexes) -> Counts:
-    return {name: len(indexes[name]) if name in indexes else count for name, count in written.items()}
 
 
 def _state(raw: Fields) -> StoredState:
@@ -411,7 +379,7 @@ def _state(raw: Fields) -> StoredState:
         cpu=lenient(read_cpu, raw) or {},
         since=lenient(raw.time, "since", empty=True) or "",
         reason=lenient(raw.text, "reason") or "",
-        next=known(partial(_next, coming), None) if coming is not None else None,
+        next=known(partial(_next, coming, lenient), None) if coming is not None else None,
         refused=lenient(_refused, refused) if refused is not None else None,
         rescales=lenient(raw.whole, "rescales", MAX_GENERATION, default=0) or 0,
         last_downtime_s=lenient(raw.number, "last_downtime_s", MAX_DURATION_S, least=None),
@@ -427,11 +395,14 @@ def _state(raw: Fields) -> StoredState:
         speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
         numbers_at=lenient(raw.time, "numbers_at"),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,
+        indexes=read_indexes(raw, replicas, lenient),
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,
         trained=lenient(_trained, raw),
         forgiven=lenient(raw.whole, "forgiven", MAX_GENERATION, default=0) or 0,
         deaths=lenient(_deaths, raw),
         injection=lenient(read_injection, injection) if injection is not None else None,
+        causes=_by_generation(raw, "causes", lenient, _cause),
+        outcomes=_by_generation(raw, "outcomes", lenient, _outcome),
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
@@ -445,7 +416,7 @@ def _phase(raw: Fields) -> Phase:
     return cast("Phase", raw.word("phase", get_args(Phase)))
 
 
-def _next(raw: Fields) -> Next:
+def _next(raw: Fields, lenient: Lenient) -> Next:
     replicas = read_counts(raw, "replicas", required=True)
     return Next(
         generation=read_generation(raw),
@@ -455,6 +426,7 @@ def _next(raw: Fields) -> Next:
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
         reason=raw.text("reason"),
+        indexes=read_indexes(raw, replicas, lenient),
         returns=raw.flag("returns") or False,
         restarts=raw.whole("restarts", MAX_GENERATION, default=0),
         chief_deaths=raw.whole("chief_deaths", MAX_GENERATION, default=0),
@@ -524,3 +496,24 @@ def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, s
 
     read_of = {size: lenient(of, size) for size in tuple(sizes)[-MAX_ENTRIES:]}
     return {size: value for size, value in read_of.items() if value is not None}
+
+
+def _by_generation(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, str], T | None]) -> dict[int, T]:
+    """What is told of sizes, by their generation."""
+    sizes = lenient(raw.within, name) or Fields({})
+    generations = lenient(lambda: [each for each in sizes.names(_GENERATIONS) if _GENERATION.fullmatch(each)]) or ()
+    found = {int(each): lenient(read, sizes, each) for each in generations}
+    return {generation: value for generation, value in found.items() if value is not None}
+
+
+def _cause(sizes: Fields, generation: str) -> Cause | None:
+    """None for a word that a newer operator may know."""
+    word = sizes.any(generation)
+    return next((cause for cause in CAUSES if cause == word), None)
+
+
+def _outcome(sizes: Fields, generation: str) -> Outcome | None:
+    if (speeds := sizes.within(generation)) is None:
+        return None
+    expected, measured = read_rate(speeds, "expected"), read_rate(speeds, "measured")
+    return Outcome(expected, measured) if expected is not None and measured is not None else None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Final, Literal, cast, get_args
 
 import orjson
@@ -12,17 +12,33 @@ from elastic_tfjob.api.reading import (
     MAX_MILLICORES,
     MAX_NODE_NAME,
     MAX_PROBLEM_LENGTH,
+    MAX_RATE,
     MAX_REPLICAS,
     MAX_WORD,
     Fields,
+    Lenient,
     cut,
     describe,
 )
 from elastic_tfjob.api.words import counts_in_words
-from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, mine, read_annotation, shorten_reason
-from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION, expects_json, read_expects
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, read_annotation, shorten_reason
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
 from elastic_tfjob.scheduling.snapshot import Memory, readable
+
+_SLOWEST: Final = 1e-9
+"""Steps per second by which others can be divided."""
+
+
+def read_rate(raw: Fields, name: str) -> float | None:
+    """Steps per second that others can be divided by; None for what is none."""
+    found = raw.number(name, MAX_RATE)
+    return found if found is not None and found >= _SLOWEST else None
+
+
+def written_rate(steps_per_s: float) -> float:
+    """Steps per second as annotations have them."""
+    return float(f"{steps_per_s:.4g}")
+
 
 # -- The size of a job: replicas per type, their nodes and CPU, as annotations have them -------------------------------
 
@@ -109,7 +125,7 @@ class Target:
     spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
     changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
     remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
-    is expected to have then (None: not known), in an annotation of its own, `expects_json` (model/speed_checks.py).
+    is expected to have then; None: not known. It is written with what else is new, and is no reason to write.
     """
 
     generation: int
@@ -126,16 +142,16 @@ class Target:
         shorten_reason(self)
 
     @classmethod
-    def parse(cls, text: str | None) -> "Target | None":
-        """Read the annotation alone, which has no speed; None where there is none. Raises ValueError for
-        nonsense, and nothing else."""
-        return None if text is None else read_annotation("target", text, _target)
+    def parse(cls, text: str | None, uid: str | None = None) -> "Target | None":
+        """Read the annotation; None where there is none, or it is of another job than that with this uid (None: of any
+        job). Raises ValueError for nonsense, and nothing else."""
+        return read_annotation("target", text, uid, _target)
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "Target | None":
         """The target of the job with this uid and these replica types; None where there is none, or another job's.
         Raises ValueError for nonsense, and nothing else."""
-        found = cls.parse(annotations.get(TARGET_ANNOTATION)) if mine(annotations, uid) else None
+        found = cls.parse(annotations.get(TARGET_ANNOTATION), uid)
         if found is None:
             return None
         if unknown := found.replicas.keys() - set(types):
@@ -143,21 +159,18 @@ class Target:
                 f"{TARGET_ANNOTATION}: replicas of {describe(min(unknown))}, which the spec does not have; "
                 f"it has {cut(', '.join(sorted(types)), MAX_PROBLEM_LENGTH)}"
             )
-        expects = read_expects(annotations.get(EXPECTS_ANNOTATION), found.generation)
-        return replace(found, expects=expects) if expects is not None else found
+        return found
 
-    def to_json(self) -> str:
-        """The annotation's text."""
-        written = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "expects"}
-        for name in ("cause", "memory"):
+    def to_json(self, uid: str = "") -> str:
+        """The annotation's text, for the job with this uid."""
+        written = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.expects is not None:
+            written["expects"] = written_rate(self.expects) if _SLOWEST <= self.expects <= MAX_RATE else None
+        written["uid"] = uid
+        for name in ("cause", "memory", "expects", "uid"):
             if not written[name]:
                 del written[name]
         return orjson.dumps(written).decode()
-
-    @property
-    def expects_json(self) -> str | None:
-        """The text of the annotation with the speed; None where there is nothing to say."""
-        return expects_json(self.generation, self.expects)
 
 
 def _target(raw: Fields) -> Target:
@@ -171,6 +184,7 @@ def _target(raw: Fields) -> Target:
         declared=read_counts(raw, "declared"),
         cause=_cause(raw),
         memory=readable(raw.any("memory")),
+        expects=Lenient()(read_rate, raw, "expects"),
     )
 
 

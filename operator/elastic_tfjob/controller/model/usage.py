@@ -1,7 +1,7 @@
 """What a job has had so far: the record of service that policies as least attained service go by. Pure.
 
-It is kept in an annotation of its own, which the reconcile loop writes together with `state`: operators before this one
-refuse a state with a key that they do not know, and would begin a running job anew after a downgrade.
+The reconcile loop writes it together with `state`. It is an annotation of its own, as it outlives the state: a job
+whose state was overwritten with nonsense begins anew, and what it has had still counts.
 """
 
 import sys
@@ -22,14 +22,12 @@ from elastic_tfjob.api.reading import (
     Fields,
     Lenient,
 )
-from elastic_tfjob.controller.model.annotations import mine
+from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION, is_of
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.model.target import Counts
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 
-__all__ = ["RECORD_ANNOTATION", "UsageRecord", "continued"]
-
-RECORD_ANNOTATION: Final = "elastic-tfjob.kubeflow.org/record"
+__all__ = ["UsageRecord", "continued"]
 
 _MOST_SERVICE: Final = float(MAX_DURATION_S) * MAX_REPLICAS * 64
 """Every replica with many accelerators, for as long as a time is believed."""
@@ -60,10 +58,12 @@ class UsageRecord:
         """The record of the job with this uid; a new one where there is none, or nonsense, or another job's. A figure
         that is wrong is as if there were none, and costs no other: nobody is told, as all of it is only counted."""
         text = annotations.get(RECORD_ANNOTATION)
-        if text is None or len(text) > MAX_ANNOTATION_BYTES or not mine(annotations, uid):
+        if text is None or len(text) > MAX_ANNOTATION_BYTES:
             return cls()
         try:
             raw = Fields(orjson.loads(text))
+            if not is_of(raw, uid):
+                return cls()
         except ValueError:
             return cls()
         lenient = Lenient()
@@ -80,9 +80,9 @@ class UsageRecord:
             loss=_loss(loss, lenient) if loss is not None else NOT_REPORTED,
         )
 
-    def to_json(self) -> str:
-        """The annotation's text."""
-        fields = asdict(self)
+    def to_json(self, uid: str = "") -> str:
+        """The annotation's text, for the job with this uid."""
+        fields = {**asdict(self), **({"uid": uid} if uid else {})}
         del fields["loss"]
         if self.loss != NOT_REPORTED:
             step, loss = self.loss.recent[-1] if self.loss.recent else (None, None)

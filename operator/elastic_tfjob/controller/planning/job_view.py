@@ -258,7 +258,7 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
     state, record, report = observed.state, observed.record, observed.report
     since_s = _begun(observed.job, state, record, phase, observed.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
-    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # where a limit changes, use is measured anew
+    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # where a limit changes, use is measured again
     use: Mapping[str, float] = {}
     cost_s = 0.0
     if phase == "running":
@@ -398,8 +398,8 @@ def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Targe
 def _stored(
     read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: TFJob, spec: TFJobSpec
 ) -> T | None:
-    """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew. Raises UnknownWord
-    for what a newer operator may have written."""
+    """A Target or State; invalid text counts as none, and is overwritten. Raises UnknownWord for a word that a newer
+    operator may have written."""
     try:
         return read(job.annotations, job.uid, spec.tf_replica_specs)
     except UnknownWord:

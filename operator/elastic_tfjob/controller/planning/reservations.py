@@ -145,7 +145,7 @@ def reservations_of(
         if there:
             placement[name] = tuple(there)
     kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
-    if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
+    if refused and not kept:  # no pod of the job is bound, so it may start from scratch
         size, placement, pending, room, cpu = {}, {}, {}, [], {}
     left = {pod.node for pod in by_role.values()}
     return Reservations(
@@ -167,11 +167,13 @@ def reservations_of(
 def _seat(
     pod: Pod | None, wanted: str, nodes: Mapping[str, KubeNode], *, stays: bool, on_its_way: bool, why: str | None
 ) -> _Seat:
-    """Of a replica whose target says node `wanted` (empty: none); `why` are kube-scheduler's words against that."""
+    """The seat of a replica whose target has node `wanted` (empty: none); `why`: kube-scheduler's words against it."""
     if pod is None:
         node = wanted if why is None else f"{wanted}{REFUSED}"
         return _Seat(node, node, pending=True, refused="" if why is None else why or "no words")
-    if pod.node not in nodes and wanted in nodes and not stays:  # its node is lost: it will be made anew on the other
+    if (
+        pod.node not in nodes and wanted in nodes and not stays
+    ):  # its node is lost: the replica will be recreated on the other
         return _Seat(wanted, wanted)
     moves = on_its_way and wanted in nodes and wanted != pod.node  # room is kept for it there, too
     return _Seat(pod.node, wanted if moves else "")

@@ -1,14 +1,14 @@
-"""All that the scheduling loop tells jobs: of deadlines, of their training loss, why one is not scheduled, and why one
-is neither stopped nor moved.
+"""The events that the scheduling loop sends to jobs: about deadlines, the training loss, and why a job is not
+scheduled, stopped or moved.
 
-None of it decides anything, and nothing that fails here holds up a target.
+Nothing is decided here, and no error here delays a target.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from statistics import median
@@ -16,7 +16,6 @@ from typing import Final
 
 import structlog
 
-from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.client import ApiClient
@@ -24,17 +23,14 @@ from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.model import job as objects
-from elastic_tfjob.controller.model.annotations import bytes_of
+from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, VERDICT_ANNOTATION
 from elastic_tfjob.controller.model.deadline_status import (
-    DEADLINE_ANNOTATION,
-    TOLD_ANNOTATION,
     VERDICTS,
-    DeadlineStatus,
+    NoticesSent,
     Topic,
     Verdict,
     deadline_of,
-    told,
-    told_json,
+    room_for_notices,
 )
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
@@ -50,19 +46,18 @@ from elastic_tfjob.speed.growth import RECENT, LossState
 
 __all__ = ["DeadlineEvents", "JobEvents", "LossEvents", "unadjusted", "unusable"]
 
-# What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by what
-# it has left (nobody knows how much that is, or what it holds cannot be changed).
+# -- Events about the training loss and the work left ------------------------------------------------------------------
+# A job gets them where the profile decides by its training loss (there is none, it is no number, or it rises), or by
+# the work that it has left (the amount is unknown, or the job's resources cannot be changed).
 #
-# Each thing is told once, when it is stored that it was: so another operator does not tell it again.
+# Each event is sent once, after an annotation has recorded it: so another operator does not send it again.
 
 PATIENCE_S: Final = 60.0
-"""A job that has trained for so long, and has said how far it is, has had the time to report its loss."""
+"""Seconds after which a job that trains and reports its steps has had the time to report its loss."""
 # Writes that are under way at once, of all namespaces and of one: a profile that goes by the loss may come to thousands
 # of jobs that report none, and the webhook of one tenant may be slow.
 _AT_ONCE: Final = 100
 _OF_ONE: Final = 20
-# The annotation takes so much at most.
-_BYTES: Final = 256
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
 _FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
@@ -76,9 +71,9 @@ _SAYS: Final[Mapping[Topic, str]] = {
 }
 
 _WORK: Final[Mapping[Topic, str]] = {
-    "work-unknown": "nothing tells how many steps this job takes: it counts as one that will run as long again as it "
-    "has run. Give it the annotation total-steps",
-    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) leave no room, or "
+    "work-unknown": "the number of steps of this job is unknown: it counts as one that will run as long again as it "
+    "has run. Set the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) allow no change, or "
     "Kueue has admitted it with what it requests",
 }
 _ALL_KEPT: Final = (
@@ -88,8 +83,7 @@ _ALL_KEPT: Final = (
 
 
 def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
-    """What keeps a profile that goes by what is left from doing more for a job that runs; nothing that cannot be told
-    yet."""
+    """What keeps a profile that decides by the work left from doing more for a running job, as far as it is known."""
     if not job.placement or job.phase != "running":
         return
     if not job.spec.movable:
@@ -103,7 +97,7 @@ def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
 
 def unusable(job: CoreJob, now_s: float) -> Topic | None:
     """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing,
-    or it cannot be told yet."""
+    or it is not known yet."""
     loss = job.loss
     if not job.placement or job.phase != "running":
         return None
@@ -118,23 +112,25 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
 
 
 class LossEvents:
-    """`look` is given each job that is new or has changed, and `tell` called in each round."""
+    """`look` is given each job that is new or has changed, and `tell` called in each round. `writer` is that of the
+    verdicts, too: one write of a job at a time, as they share an annotation."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[objects.TFJob], recorder: EventRecorder) -> None:
+    def __init__(self, jobs: Informer[objects.TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        self._writer = AnnotationWriter(api, jobs.seen, "loss")
+        self._writer = writer
+        # Jobs of which a write of this one's is under way.
+        self._writing: set[Key] = set()
         self._due: dict[Key, Topic] = {}
         # By namespace the last turn that it had.
         self._served: dict[str, int] = {}
         self._turns = 0
 
     def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
-        """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
-        else by what is left."""
+        """Find the event that the job is to get, where the profile decides by the loss, or else by the work left."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
-        known = told(source.annotations, source.uid) if source is not None and topics else frozenset()
+        known = _told(source) if source is not None and topics else frozenset()
         topic = next((topic for topic in topics if topic not in known), None)
         if topic is None or source is None:
             self._due.pop(key, None)
@@ -146,9 +142,9 @@ class LossEvents:
         self._due.pop(key, None)
 
     def tell(self, group: asyncio.TaskGroup) -> None:
-        """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
-        under_way = Counter(namespace for namespace, _ in self._writer)
-        free = _AT_ONCE - len(self._writer)
+        """Send the events that are due, beside later rounds: one job of each namespace after the other."""
+        under_way = Counter(namespace for namespace, _ in self._writing)
+        free = _AT_ONCE - len(self._writing)
         if free <= 0 or not self._due:
             return
         present = {namespace for namespace, _ in self._due}
@@ -162,14 +158,16 @@ class LossEvents:
                 continue
             self._served[namespace] = self._turns
             topic = self._due.pop(key)
-            # The job as it is now: it may have been told since the round read it.
+            # The job as it is now: another round may have recorded the event meanwhile.
             job = self._jobs.one(key)
-            known = told(job.annotations, job.uid) if job is not None else frozenset()
-            if job is None or topic in known or _full(job):
+            if job is None or topic in _told(job) or not room_for_notices(job.annotations):
                 continue
+            sent = NoticesSent.of(job.annotations, job.uid)
+            text = replace(sent, told=sent.told | {topic}).to_json(job.uid)
             # Without its version: nobody else writes this annotation.
-            write = AnnotationWrite(job, {TOLD_ANNOTATION: told_json({*known, topic}, job.uid)}, versioned=False)
-            self._writer.begin(write, partial(self._written, job, topic), group)
+            write = AnnotationWrite(job, {NOTICES_ANNOTATION: text}, versioned=False)
+            self._writing.add(key)
+            self._writer.begin(write, partial(self._written, job, topic), group, partial(self._writing.discard, key))
             under_way[namespace] += 1
             free -= 1
 
@@ -184,7 +182,7 @@ class LossEvents:
 
 
 def _topics(job: CoreJob, now_s: float, *, by_loss: bool) -> Iterator[Topic]:
-    """What there is to tell, the first one first. A profile that goes by the loss moves jobs, too."""
+    """What the job can be told, the most important first. A profile that decides by the loss moves jobs, too."""
     if not by_loss:
         yield from unadjusted(job, now_s)
         return
@@ -197,15 +195,14 @@ def _event(topic: Topic) -> Event:
     if topic == "all-kept":
         return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
-        return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
-    says = f"The profile goes by the training loss, and {_SAYS[topic]}"
+        return Event("Normal", "NotAdjusted", f"The profile gives CPU by the work left, and {_WORK[topic]}")
+    says = f"The profile decides by the training loss, and {_SAYS[topic]}"
     rises = topic in ("loss-never-fell", "loss-rises")
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _full(job: objects.TFJob) -> bool:
-    """Whether the operator's state needs the room that is left in the job's annotations."""
-    return bytes_of(job.annotations, but=(TOLD_ANNOTATION,)) + _BYTES > MAX_ANNOTATION_BYTES
+def _told(job: objects.TFJob) -> frozenset[Topic]:
+    return NoticesSent.of(job.annotations, job.uid).told
 
 
 # -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
@@ -215,12 +212,12 @@ def _full(job: objects.TFJob) -> bool:
 # leaves the event out, and the annotation has the words.
 
 _LOOK_S: Final = 10.0
-# So long a look takes at most: a job takes 0.3 ms, one that is late 2 ms. Those that it does not come to are next.
+# Seconds that a look takes at most: a job takes 0.3 ms, a late one 2 ms. Jobs that it does not reach come first next.
 _MOST_S: Final = 0.2
-# Jobs that one look is about, namespace after namespace in turn; and what it writes at most.
+# Jobs of one look, one of each namespace after the other; and its writes at most.
 _VERDICTS_AT_ONCE: Final = 1000
 _WRITES: Final = 100
-# What may change back and forth is told of a job no more often than this; its annotation has the newest words.
+# Least seconds between two events of a verdict that may change back and forth; the annotation has the newest words.
 _AGAIN_S: Final = 600.0
 _WAVERS: Final = ("DeadlineAtRisk", "DeadlineUnattainable")
 
@@ -248,11 +245,11 @@ class _Followed:
 
 
 class DeadlineEvents:
-    """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
+    """`follow` is given each job that is new or has changed, and `look` is called in each round with its plan."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
+    def __init__(self, jobs: Informer[TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
-        self._writer = AnnotationWriter(api, jobs.seen, "deadline")
+        self._writer = writer
         self._recorder = recorder
         self._followed: dict[Key, _Followed] = {}
         self._next_s = 0.0
@@ -263,7 +260,7 @@ class DeadlineEvents:
     def follow(self, key: Key, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
         deadline_s = deadline_of(job) if job is not None and not job.deleting else None
-        if job is None or job.deleting or (deadline_s is None and DEADLINE_ANNOTATION not in job.annotations):
+        if job is None or job.deleting or (deadline_s is None and VERDICT_ANNOTATION not in job.annotations):
             self._followed.pop(key, None)
             return
         known = self._followed.get(key)
@@ -303,8 +300,7 @@ class DeadlineEvents:
         due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
             if each.deadline_s is None:
-                nothing: dict[str, str | None] = dict.fromkeys(DeadlineStatus.names(each.job.annotations))
-                due[key] = Judged(annotations=nothing, final=True)
+                due[key] = Judged(annotations=_without_verdict(each.job), final=True)
         begun, postponed = self._take_in(turn, due, group)
         # They come last the next time, and of them first those for which there was no write left.
         looked_at = [*(asked[name][0] for name in failed), *due]
@@ -368,15 +364,21 @@ class DeadlineEvents:
 
 def _closed(job: TFJob) -> bool:
     """Whether all has been said of a job that has ended."""
-    known = DeadlineStatus.of(job.annotations, job.uid)
+    known = NoticesSent.of(job.annotations, job.uid).judged
     return known is not None and known.verdict in ("met", "missed") and job.status().finished
+
+
+def _without_verdict(job: TFJob) -> dict[str, str | None]:
+    """What to write where a job has no deadline any more."""
+    sent = replace(NoticesSent.of(job.annotations, job.uid), judged=None)
+    return {name: text for name, text in sent.to_annotations(job.uid).items() if job.annotations.get(name) != text}
 
 
 log = structlog.get_logger(__name__)
 
-# Characters of an error that are told.
+# Characters of an error in an event.
 _WORDS: Final = 500
-# What a plan expects is told for so long, in seconds: some profiles plan every half hour only.
+# Seconds for which a plan's forecasts are shown: some profiles plan every half hour only.
 _BELIEVED_S: Final = 3600.0
 
 
@@ -390,8 +392,9 @@ class JobEvents:
         self._jobs = jobs
         self._recorder = recorder
         self._entries = entries
-        self._verdicts = DeadlineEvents(api, jobs, recorder)
-        self._losses = LossEvents(api, jobs, recorder)
+        writer = AnnotationWriter(api, jobs.seen, "notices")
+        self._verdicts = DeadlineEvents(jobs, recorder, writer)
+        self._losses = LossEvents(jobs, recorder, writer)
         # The jobs, with their uids, that have their checkpoints in a place of a namespace.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._plan: Plan | None = None
@@ -414,7 +417,9 @@ class JobEvents:
             self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
         if scheduled.job is None and scheduled.pending_since_s is not None:
             nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
-            message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
+            message = (
+                f"Its pods did not start on {nodes} in time: the capacity reserved for them is given to other jobs"
+            )
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
     def _take_place(self, entry: JobEntry, job: TFJob, terms: JobRequest | None) -> None:
@@ -447,18 +452,18 @@ class JobEvents:
                 del self._places[where]
 
     def by_needs(self, key: Key, found: JobView, now_s: float, needs: Set[str]) -> None:
-        """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""
+        """Note events about the loss or the work left, where the profile decides by these."""
         if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
-    def left_out(self, job: TFJob, error: BaseException) -> None:
-        """Nothing is decided for a job, as that failed."""
-        message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
+    def skipped(self, job: TFJob, error: BaseException, retry_s: float) -> None:
+        """Nothing is decided for the job for this time."""
+        message = f"Skipped by the scheduler, retry in {retry_s:.0f} s: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
 
     def forecast(self, key: Key) -> Forecast | None:
-        """What the last plan expects of a job that holds nodes, to be told to people. None: no plan knows of it, or
-        the last one is old, as rounds fail."""
+        """The last plan's forecast for a job that holds nodes. None: no plan has the job, or the last plan is old since
+        rounds fail."""
         plan = self._plan
         if plan is None or time.time() - plan.snapshot.now > _BELIEVED_S:
             return None
@@ -469,12 +474,13 @@ class JobEvents:
             return None
 
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
-        """Tell what is new by the plan of this round (None: there is none), with writes in `group`."""
+        """Send what is new by the plan of this round (None: there is none), with writes in `group`."""
         self._plan = plan
         try:
             self._tell_kept(plan.kept if plan is not None else {})
-            self._losses.tell(group)
+            # A job of which a verdict is being written is told the rest in a later round: that can wait.
             await self._verdicts.look(plan, group)
+            self._losses.tell(group)
         except Exception as error:
             log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
 
@@ -490,5 +496,5 @@ class JobEvents:
                 entry.notices_sent = job.uid, set()
             if why.code not in (sent := entry.notices_sent[1]):
                 sent.add(why.code)
-                message = f"The profile would stop or move this job, which keeps what it has: {why}"
+                message = f"The profile wanted to stop or move this job, but cannot: {why}"
                 self._recorder.record(job, Event("Normal", "NotStopped", message))

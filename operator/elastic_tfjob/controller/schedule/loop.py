@@ -359,14 +359,14 @@ class Scheduler:
     def _quarantine(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
         namespace, name = key
-        log.warning("job left out of scheduling", namespace=namespace, job=name, error=excerpt(error))
+        log.warning("job skipped by the scheduler", namespace=namespace, job=name, error=excerpt(error))
         entry = self._entries.get(key)
         if entry is None:
             return
         entry.failed(time.monotonic())
         source = entry.view.source if entry.view is not None else None
         if (job := source if source is not None else self._jobs.one(key)) is not None:
-            self._events.left_out(job, error)
+            self._events.skipped(job, error, entry.quarantine.delay_s if entry.quarantine is not None else 0.0)
 
     # -- 2. Decide -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Targets as they are written: when, and what follows where one cannot be."""
+"""The scheduling loop's writes to annotations of jobs: when a target is written, and what follows from an error."""
 
 import asyncio
 from collections import Counter
@@ -14,9 +14,8 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
 from elastic_tfjob.controller.kube.informer import Informer, jobs_path
 from elastic_tfjob.controller.kube.supervise import cancels, excerpt
-from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, claim
+from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
-from elastic_tfjob.controller.model.speed_checks import EXPECTS_ANNOTATION
 from elastic_tfjob.controller.model.status import parse_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
@@ -24,20 +23,17 @@ from elastic_tfjob.controller.schedule.job_entry import JobEntry, RefusedSize
 
 __all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "round_robin"]
 
-# -- Annotations of jobs as the scheduling loop writes them ------------------------------------------------------------
-# One patch each, beside later rounds where that takes long.
-#
-# What is written, and what follows from it, is for those who use it (targets, deadlines, what a job was told). Here is
-# only how: one write of a job at a time, a limit on how long it takes, and one way to tell errors from each other.
+# -- Writing annotations -----------------------------------------------------------------------------------------------
+# One patch for each job, beside later rounds where it takes long: one write of a job at a time, each with a time limit,
+# and one classification of errors. The callers decide what is written and what follows from it.
 
-# A write that is not stored after so long is left to a later round: the next one must not wait for a webhook that is
-# slow in one namespace.
+# Seconds after which a write is left to a later round: no round waits for a webhook that is slow in one namespace.
 _WRITE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationWrite:
-    """Annotations for a job; None takes one away. `versioned`: only if nobody has changed the job since it was read."""
+    """Annotations for a job; None removes one. `versioned`: refused if the job has changed since it was read."""
 
     job: TFJob
     annotations: Mapping[str, str | None]
@@ -54,7 +50,7 @@ class WriteFailure:
 
 
 Ended = Callable[[WriteFailure | None], None]
-"""Is told how a write ended; None: it is stored."""
+"""Is called when a write has ended; None: it is stored."""
 
 
 class AnnotationWriter:
@@ -75,14 +71,14 @@ class AnnotationWriter:
         return iter(self._writing)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether a write of this job is under way: the next one has to wait for it."""
+        """Whether a write of this job is under way, for which the next one has to wait."""
         return key in self._writing
 
     def begin(
         self, write: AnnotationWrite, ended: Ended, group: asyncio.TaskGroup, freed: Callable[[], None] = lambda: None
     ) -> "asyncio.Task[None]":
-        """Write in `group`. `ended` is told how that ended; an error of its own is a `bug`, too. `freed` is called when
-        the job's next write may begin. Whatever goes wrong touches no other job."""
+        """Write in `group`. `ended` gets the result; an error of its own is a `bug`, too. `freed` is called when the
+        job's next write may begin. An error affects no other job."""
         key = write.job.key
         self._writing.add(key)
         task = group.create_task(self._write(write, ended), name=f"{self._what}-{key[0]}-{key[1]}")
@@ -124,9 +120,9 @@ class AnnotationWriter:
 
 log = structlog.get_logger(__name__)
 
-# Why a job waits may be worded with figures that change all the time, and a profile may remember such figures.
+# Least seconds between two writes that change only the reason or the memory, whose figures may change all the time.
 _REASON_S: Final = 10.0
-# So long a size that a job could not get is left alone. The first time it was mostly by chance: a program crashed.
+# Seconds until a size that a job could not get is tried again. The first failure was mostly chance: a program crashed.
 _REFUSED_S: Final = 10.0
 _REFUSED_AGAIN_S: Final = 120.0
 _MAX_REFUSED_S: Final = 3600.0
@@ -153,8 +149,8 @@ class TargetWriter:
         self._failed = failed
 
     def begin(self, key: Key, target: Target, now: float, group: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
-        """Write a target, beside later rounds if it takes long. None: it is too early for it, or the job's last write
-        is still under way; when that has ended the job is looked at again."""
+        """Write a target, beside later rounds if it takes long. None: it is too early, or the job's last write is still
+        under way; when that has ended, the job is decided for again."""
         if (entry := self._entries.get(key)) is None:
             return None
         if key in self._writer:
@@ -176,7 +172,7 @@ class TargetWriter:
             self._touched(key)
 
     def note_refusal(self, entry: JobEntry, view: JobView) -> None:
-        """Remember a size that the job could not get, so that it is not tried again at once."""
+        """Note a size that the job could not get, so that it is not tried again at once."""
         target, state = view.target, view.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
             return
@@ -211,10 +207,7 @@ class TargetWriter:
         job = view.source if view is not None else None
         if view is None or job is None or not self._may_write(entry, view.target, target, now):
             return None
-        written = {**claim(job.annotations, job.uid), TARGET_ANNOTATION: target.to_json()}
-        if job.annotations.get(EXPECTS_ANNOTATION) != target.expects_json:
-            written[EXPECTS_ANNOTATION] = target.expects_json
-        return AnnotationWrite(job, written, versioned=True)
+        return AnnotationWrite(job, {TARGET_ANNOTATION: target.to_json(job.uid)}, versioned=True)
 
     def _ended(self, key: Key, target: Target, failure: WriteFailure | None) -> None:
         where = {"namespace": key[0], "job": key[1]}
@@ -232,11 +225,11 @@ class TargetWriter:
         match failure.kind:
             case "conflict":
                 metrics.TARGETS.labels("conflict").inc()
-                self._touched(key)  # it has changed since: the next round decides anew
+                self._touched(key)  # the job has changed: the next round decides again
             case "gone":
                 metrics.TARGETS.labels("gone").inc()
             case "refused":
-                # It would be in each plan, and others would wait for room that it never takes.
+                # Else each plan would reserve capacity for a job that never gets it.
                 metrics.TARGETS.labels("failed").inc()
                 self._failed(key, failure.error)
             case "failed":
@@ -247,13 +240,13 @@ class TargetWriter:
                 self._failed(key, failure.error)
 
 
-# -- Whose turn it is, where there is more to do for jobs than is done at once -----------------------------------------
+# -- The order of jobs, where a round cannot serve all -----------------------------------------------------------------
 
 
 def round_robin(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
-    """These jobs so that one of each namespace comes after the other: however many jobs a tenant has, those of others
-    do not wait for all of them. Within a namespace their order stays. `served` says when a namespace had a turn last,
-    by a number that grows; whose turn is the longest ago (or who had none) comes first."""
+    """These jobs in an order with one job of each namespace after the other, so that no tenant waits for all jobs of
+    another. Within a namespace their order stays. `served` has a growing number for the last turn of each namespace;
+    the namespace with the smallest number, or none, comes first."""
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int, Key]] = []
     for n, key in enumerate(keys):

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from elastic_tfjob.api.reading import MAX_WORD, after, cut
 from elastic_tfjob.api.words import JOB_STATES, JobState
-from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, Verdict, deadline_of
+from elastic_tfjob.controller.model.deadline_status import NoticesSent, Verdict, deadline_of
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import StoredState
@@ -129,7 +129,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
     eta = moment_of(state.eta) if state is not None else None
     due_s = deadline_of(job)
     deadline = format_time(after(_EPOCH, max(0.0, due_s))) if due_s is not None else None
-    judged = DeadlineStatus.of(job.annotations, job.uid) if deadline is not None else None
+    judged = NoticesSent.of(job.annotations, job.uid).judged if deadline is not None else None
     if judged is not None and judged.deadline == deadline:
         verdict, slack_s = judged.verdict, judged.slack_s
     else:  # not looked at yet, or that was another deadline

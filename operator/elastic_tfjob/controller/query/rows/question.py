@@ -44,7 +44,6 @@ __all__ = ["FIELDS", "ClusterCopy", "Question", "tell"]
 
 """Nodes that somebody may ask to be added."""
 FIELDS: Final = ("job", "add_nodes", "node_cpu", "node_memory", "profile", "namespace")
-_OWN: Final = "elastic-tfjob.kubeflow.org/"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -118,7 +117,7 @@ def _submitted(raw: object) -> Mapping[str, Any]:
     found["annotations"] = {
         name: text
         for name, text in found["annotations"].items()
-        if not name.startswith(_OWN) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
+        if name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     for name in ("name", "namespace"):
         value = metadata.get(name)
