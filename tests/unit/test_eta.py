@@ -146,7 +146,7 @@ def test_an_end_that_changes_every_second_is_written_as_seldom_as_others() -> No
 
 
 async def test_what_the_last_plan_expects_is_told_for_a_while_and_of_jobs_that_hold_something() -> None:
-    notices = JobEvents(MagicMock(), MagicMock(), MagicMock())
+    notices = JobEvents(MagicMock(), MagicMock(), MagicMock(), {})
     assert notices.forecast(("ns", "j")) is None
     runs = core.job("ns/j", core.workers(1), on={"Worker": ("n0",)}, steps=100.0, steps_per_s=2.0)
     jobs = [runs, core.job("ns/w", core.workers(1), duration=5.0)]

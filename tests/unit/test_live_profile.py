@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from elastic_tfjob.controller.model.settings import Configuration
-from elastic_tfjob.controller.schedule import experience_log, loop
+from elastic_tfjob.controller.schedule import experience_log, profile_reload
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
-from elastic_tfjob.controller.schedule.loop import ProfileReload
+from elastic_tfjob.controller.schedule.profile_reload import ProfileReload
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.experience import of_line
 from elastic_tfjob.scheduling.plan import Plan
@@ -41,7 +41,7 @@ def decided(live: ProfileReload, configuration: Configuration) -> Plan:
 async def test_weights_that_are_handed_over_decide_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LOOK_S", 0.0)
+    monkeypatch.setattr(profile_reload, "CHECK_INTERVAL_S", 0.0)
     path = tmp_path / "w.npz"
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
     live = ProfileReload()
@@ -135,12 +135,12 @@ async def test_a_volume_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch
     """Neither what is written nor what is read; until the weights are there it decides as `hull` does, and then by
     them."""
     goes_on, path = Event(), tmp_path / "w.npz"
-    works = loop._stamp
+    works = profile_reload._stamp
     monkeypatch.setattr(experience_log, "SPACING_S", 0.0)
-    monkeypatch.setattr(loop, "WAIT_S", 0.01)
-    monkeypatch.setattr(loop, "LOOK_S", 0.0)
+    monkeypatch.setattr(profile_reload, "WAIT_S", 0.01)
+    monkeypatch.setattr(profile_reload, "CHECK_INTERVAL_S", 0.0)
     monkeypatch.setattr(experience_log, "_append", lambda *_: goes_on.wait(300))
-    monkeypatch.setattr(loop, "_stamp", lambda file: goes_on.wait(300) and works(file))
+    monkeypatch.setattr(profile_reload, "_stamp", lambda file: goes_on.wait(300) and works(file))
     path.write_bytes(as_bytes(GREEDY, {}))
     configuration = Configuration(profile="dl2", profiles={"dl2": {"weights": str(path)}})
     log, live = ExperienceLog(str(tmp_path)), ProfileReload()
@@ -161,13 +161,13 @@ async def test_a_volume_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch
 async def test_a_configuration_that_changes_while_files_are_read_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LOOK_S", 0.0)
+    monkeypatch.setattr(profile_reload, "CHECK_INTERVAL_S", 0.0)
     (tmp_path / "w.npz").write_bytes(as_bytes(GREEDY, {}))
     said = {"dl2": {"weights": str(tmp_path / "w.npz")}}
     first, second = (Configuration(profile="dl2", profiles=said) for _ in range(2))
     live = ProfileReload()
     await live.follow(first)
-    monkeypatch.setattr(loop, "WAIT_S", 0.0)
+    monkeypatch.setattr(profile_reload, "WAIT_S", 0.0)
     hand_over(tmp_path / "w.npz", as_bytes(NOTHING, {}))
     await live.follow(first)  # begins to read
     async with asyncio.timeout(60):

@@ -266,10 +266,10 @@ class TestWhatIsFound:
     @pytest.mark.parametrize(
         ("found", "why"),
         [
-            (node("a", "loaned", taint=False), "removed the taint"),
-            (node("a", "loaned", pool="other"), "its label says other"),
-            (node("a", "loaned", pool=None), "its label says nothing"),
-            (node("a", "loaned", loan_of="gone", pool="gone"), "lends no more"),
+            (node("a", "loaned", taint=False), "the taint was removed"),
+            (node("a", "loaned", pool="other"), "its label is now other"),
+            (node("a", "loaned", pool=None), "its label is now empty"),
+            (node("a", "loaned", loan_of="gone", pool="gone"), "no longer lends"),
             (node("a", "loaned", unschedulable=True), "cordoned"),
             (node("a", taint=True), "was not lent"),
             (node("a", "returned", taint=True), "was not lent"),
@@ -635,8 +635,8 @@ class TestWriter:
             world.loans.decided(None, found, ())
         assert world.subjects == ["q", "p"]
         assert {event.reason for event in world.events} == {"FitsNoPoolNode"}
-        assert world.events[0].message.endswith("none is recalled for it, nor for 1 more of this namespace")
-        assert world.events[1].message.endswith("none is recalled for it")
+        assert world.events[0].message.endswith("no node is recalled for it, nor for 1 more of this namespace")
+        assert world.events[1].message.endswith("no node is recalled for it")
 
     def test_only_pods_of_pools_are_told(self) -> None:
         assert not look(node("a"), pending=(pending("p", "5", namespace="tenant"),)).unplaced

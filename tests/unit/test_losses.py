@@ -121,7 +121,8 @@ async def test_what_is_told_is_what_the_profile_goes_by(
 ) -> None:
     """A job that says neither its steps nor its loss, and may have no checkpoint-dir."""
     operator = Operator(Server([tfjob("j")]))
-    notices = JobEvents(*[cast("Any", operator)] * 3)
+    me = cast("Any", operator)
+    notices = JobEvents(me, me, me, {})
     notices._losses = operator.losses
     source = operator.one(KEY)
     job = replace(trains(), spec=replace(SPEC, movable=movable))

@@ -8,6 +8,7 @@ from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.reasons import Reason
@@ -26,7 +27,8 @@ class Loop:
         me: Any = self
         self.events: list[Event] = []
         self.jobs: dict[Key, TFJob] = {KEY: replace(job(), namespace="ns", name="j")}
-        self.notices = JobEvents(me, me, me)
+        self.entries = {KEY: JobEntry(KEY)}
+        self.notices = JobEvents(me, me, me, self.entries)
 
     def record(self, _: TFJob, event: Event) -> None:
         self.events.append(event)
@@ -54,7 +56,7 @@ def test_why_a_job_keeps_what_it_has_is_told_once() -> None:
     loop = Loop()
     assert loop.round() == []
     assert loop.round(NO_CHECKPOINT) == [
-        "The profile would stop or move this job, which keeps what it has: it has no checkpoint to go on from"
+        "The profile wanted to stop or move this job, but cannot: it has no checkpoint to go on from"
     ]
     assert loop.round(NO_CHECKPOINT) == []
     assert loop.round() == []
@@ -69,7 +71,7 @@ def test_another_job_of_its_name_is_told_too() -> None:
     assert loop.round(NO_CHECKPOINT)
     loop.jobs[KEY] = replace(loop.jobs[KEY], uid="another")
     assert loop.round(NO_CHECKPOINT)
-    loop.notices.follow(KEY, None)
+    loop.notices.follow(loop.entries[KEY], None)
     assert loop.round(NO_CHECKPOINT)
 
 
@@ -87,11 +89,15 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     loop = Loop()
     told: list[tuple[str, str]] = []
 
+    def entry(found: JobView) -> JobEntry:
+        assert found.source is not None
+        return loop.entries.setdefault(found.source.key, JobEntry(found.source.key))
+
     def see(found: JobView) -> list[tuple[str, str]]:
         told.clear()
         assert found.source is not None
         loop.jobs[found.source.key] = found.source
-        loop.notices.described(found)
+        loop.notices.described(entry(found), found)
         return told
 
     loop.record = lambda to, event: told.append((to.name, f"{event.reason}: {event.message}"))  # type: ignore[assignment,method-assign]
@@ -105,7 +111,9 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     assert "TFJob b has" in second[1]
     assert see(described("b", "claim data, folder /x")) == see(described("a", "claim data, folder /x")) == []
     assert len(see(described("b", "claim data, folder /x", uid="another"))) == 2
-    loop.notices.follow(("ns", "b"), None)
-    loop.notices.described(JobView(loop.jobs["ns", "a"]))  # it has ended
+    loop.notices.follow(loop.entries["ns", "b"], None)
+    ended = JobView(loop.jobs["ns", "a"])
+    loop.notices.described(entry(ended), ended)
     assert see(described("b", "claim data, folder /x")) == []
-    assert (len(loop.notices._places), len(loop.notices._place_of)) == (1, 1)
+    with_place = [each for each in loop.entries.values() if each.checkpoints is not None]
+    assert (len(loop.notices._places), len(with_place)) == (1, 1)

@@ -81,7 +81,7 @@ def test_other_words_for_what_nobody_moved_into_are_no_new_promise() -> None:
     assert look(edited, now=NOW + timedelta(seconds=300), before=again).job is None
     came = look(PROMISED, (bound("ps", 0),), now=NOW + timedelta(seconds=1), before=before)
     grown = look(edited, (bound("ps", 0),), now=NOW + timedelta(seconds=290), before=came)
-    assert grown.awaited_since_s == NOW.timestamp() + 290
+    assert grown.pending_since_s == NOW.timestamp() + 290
 
 
 # Failures by namespace
@@ -109,7 +109,7 @@ def test_what_counts_as_a_failed_promise() -> None:
     assert counted(open_, other) == 1, "the same name anew"
     assert counted(open_, suspended, None) == 0, "its pods came"
     assert counted(look(elastic_job()), None) == 0, "nothing was promised"
-    refused = look(PROMISED, unfit={("ps", "n1"): "no", ("worker", "n1"): "no"})
+    refused = look(PROMISED, rejected_nodes={("ps", "n1"): "no", ("worker", "n1"): "no"})
     assert counted(open_, refused, None) == 0, "kube-scheduler refused the node"
     done = replace(PROMISED, raw_status=json.dumps(SUCCEEDED).encode())
     assert counted(open_, look(done), None) == 0, "it was faster than the looks"

@@ -35,4 +35,4 @@ def test_events_and_reasons_say_it_so() -> None:
     assert str(Reason("makes-room", {"job": "j", "has": {"Worker": 1}})) == (
         "makes room for j, which has 1 worker, less than it declares"
     )
-    assert "spec has 3 workers" in str(Reason("by-a-person", {"spec": {"Worker": 3}}))
+    assert "spec has 3 workers" in str(Reason("requested-size", {"spec": {"Worker": 3}}))

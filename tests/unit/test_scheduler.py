@@ -19,12 +19,13 @@ from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.planning import quarantine, targets
 from elastic_tfjob.controller.planning import round as round_
+from elastic_tfjob.controller.planning import targets
 from elastic_tfjob.controller.planning.job_view import JobView
-from elastic_tfjob.controller.planning.quarantine import Isolated, SearchBudget, bisect_failing_jobs
 from elastic_tfjob.controller.planning.round import describe_all
-from elastic_tfjob.controller.schedule import loop, writers
+from elastic_tfjob.controller.schedule import fallback_planning, job_entry, loop, profile_reload, writers
+from elastic_tfjob.controller.schedule.fallback_planning import SearchBudget, Searched, bisect_failing_jobs
+from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.loop import Scheduler
 from elastic_tfjob.controller.schedule.writers import AnnotationWriter, TargetWriter
 from elastic_tfjob.scheduling.profile import Profile
@@ -173,11 +174,11 @@ def break_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "describing": (round_, "scheduled_job", lambda job, *_, **__: job is not None and job.name == "bad"),
-    "refusals": (TargetWriter, "note_refusal", lambda _, key, __: key[1] == "bad"),
+    "refusals": (TargetWriter, "note_refusal", lambda _, entry, __: entry.key[1] == "bad"),
     "core": (round_, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
     "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),
     "words": (targets, "_holds", lambda found, *_: found.source.name == "bad"),
-    "timing": (TargetWriter, "_may_write", lambda _, key, *__: key[1] == "bad"),
+    "timing": (TargetWriter, "_may_write", lambda _, entry, *__: entry.key[1] == "bad"),
     "storing": (AnnotationWriter, "_store", lambda _, write: write.job.name == "bad"),
 }
 
@@ -293,7 +294,7 @@ async def test_a_watch_of_the_cluster_that_ends_is_begun_anew(monkeypatch: pytes
 
 async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """By something that it waited for; the job is left out for a while, as with any error."""
-    monkeypatch.setattr(quarantine, "_ASIDE_S", 0.5)
+    monkeypatch.setattr(job_entry, "_FIRST_DELAY_S", 0.5)
     world = World([tfjob("bad")])
     patch, asked = world.server.patch, []
 
@@ -325,7 +326,7 @@ async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytes
 
 
 async def test_what_was_left_out_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "_ASIDE_S", 1.0)
+    monkeypatch.setattr(job_entry, "_FIRST_DELAY_S", 1.0)
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
     async with world.running():
@@ -390,6 +391,10 @@ def many(namespaces: int, each: int) -> dict[str, list[Numbered]]:
     return {f"ns-{k}": [(f"ns-{k}", n) for n in range(each)] for k in range(namespaces)}
 
 
+def flat(jobs: dict[str, list[Numbered]]) -> list[Numbered]:
+    return [key for keys in jobs.values() for key in keys]
+
+
 def everybody(*groups: dict[str, list[Numbered]]) -> set[Numbered]:
     return {key for group in groups for keys in group.values() for key in keys}
 
@@ -411,9 +416,9 @@ class Core:
 
     async def search(
         self, *groups: dict[str, list[Numbered]], tries: int = 2000, seconds: float = 6.0
-    ) -> Isolated[Numbered, frozenset[Numbered]]:
-        found = await bisect_failing_jobs(groups, self, SearchBudget(tries, seconds, lambda: self.now))
-        parts = [found.result, set(found.offenders), set(found.untried)]
+    ) -> Searched[Numbered, frozenset[Numbered]]:
+        found = await bisect_failing_jobs(list(map(flat, groups)), self, SearchBudget(tries, seconds, lambda: self.now))
+        parts = [found.result, set(found.failed), set(found.not_tried)]
         assert sum(map(len, parts)) == len(everybody(*groups)), "each job is in one of the three"
         assert set().union(*parts) == everybody(*groups)
         assert not self.fails(set(found.result))
@@ -428,8 +433,8 @@ def alone(bad: set[Numbered]) -> Callable[[set[Numbered]], bool]:
 async def test_offenders_are_found_in_few_attempts(bad: set[int]) -> None:
     core = Core(alone({("ns-0", k) for k in bad}), lambda _: 0.001)
     found = await core.search(many(1, 1000))
-    assert set(found.offenders) == {("ns-0", k) for k in bad}
-    assert not found.untried
+    assert set(found.failed) == {("ns-0", k) for k in bad}
+    assert not found.not_tried
     assert len(core.sizes) <= 2 + 20 * len(bad)
     assert sum(size > 500 for size in core.sizes) <= 2 + len(bad), "most attempts are of few jobs"
 
@@ -458,7 +463,7 @@ async def test_after_a_restart_sixty_bad_jobs_are_told_from_five_hundred_good_on
     assert len(bad) == 60
     core = Core(alone(bad), lambda keys: 0.002 + 0.0001 * len(keys))
     found = await core.search(jobs)
-    assert set(found.offenders) == bad
+    assert set(found.failed) == bad
     assert found.result == everybody(jobs) - bad
     assert core.now < 6
 
@@ -470,16 +475,16 @@ async def test_a_tenant_with_more_bad_jobs_than_there_is_time_for_delays_its_own
     bad = {("ns-7", k) for k in range(0, 1000, 2)} | {("ns-9", 3)}
     core = Core(alone(bad), lambda _: 0.002)
     found = await core.search(jobs, tries=200)
-    assert set(found.offenders) <= bad
-    assert {namespace for namespace, _ in found.untried} == {"ns-7"}
+    assert set(found.failed) <= bad
+    assert {namespace for namespace, _ in found.not_tried} == {"ns-7"}
     assert {("ns-9", k) for k in range(20) if k != 3} <= found.result
-    assert ("ns-9", 3) in found.offenders
-    offenders, rounds = set(found.offenders), 1
-    while found.untried:
+    assert ("ns-9", 3) in found.failed
+    offenders, rounds = set(found.failed), 1
+    while found.not_tried:
         known = {"all": sorted(found.result)}
-        found = await core.search(known, {"ns-7": sorted(found.untried)}, tries=200)
-        assert found.offenders or not found.untried
-        offenders |= set(found.offenders)
+        found = await core.search(known, {"ns-7": sorted(found.not_tried)}, tries=200)
+        assert found.failed or not found.not_tried
+        offenders |= set(found.failed)
         rounds += 1
     assert offenders == bad
     assert rounds < 50
@@ -495,13 +500,13 @@ async def test_time_ends_a_search_and_each_comes_on() -> None:
     for _ in range(len(bad)):
         core.now = 0.0
         found = await core.search(*groups)
-        assert found.offenders or not found.untried, "a search that finds nobody would find nobody the next time"
+        assert found.failed or not found.not_tried, "a search that finds nobody would find nobody the next time"
         assert core.now < 12 * 0.01 * 4000
-        offenders |= set(found.offenders)
-        if not found.untried:
+        offenders |= set(found.failed)
+        if not found.not_tried:
             break
         untried: dict[str, list[Numbered]] = {}
-        for key in sorted(found.untried):
+        for key in sorted(found.not_tried):
             untried.setdefault(key[0], []).append(key)
         groups = [{"all": sorted(found.result)}, untried]
     assert offenders == bad
@@ -513,20 +518,20 @@ async def test_of_jobs_that_only_fail_together_one_is_left_out(pair: tuple[Numbe
     core = Core(lambda keys: set(pair) <= keys, lambda _: 0.001)
     jobs = many(8, 50)
     found = await core.search(jobs)
-    assert len(set(found.offenders) & set(pair)) == 1
-    assert len(found.offenders) == 1
-    assert not found.untried
+    assert len(set(found.failed) & set(pair)) == 1
+    assert len(found.failed) == 1
+    assert not found.not_tried
     assert len(core.sizes) < 60
     known = {namespace: [key for key in keys if key != pair[0]] for namespace, keys in jobs.items()}
-    assert set((await core.search(known, {pair[0][0]: [pair[0]]})).offenders) == {pair[0]}
+    assert set((await core.search(known, {pair[0][0]: [pair[0]]})).failed) == {pair[0]}
 
 
 async def test_a_core_that_never_works_is_no_jobs_fault() -> None:
     core = Core(lambda _: True, lambda _: 0.001)
     with pytest.raises(ValueError, match="no"):
-        await bisect_failing_jobs([many(1, 8)], core, SearchBudget(10, 6.0))
+        await bisect_failing_jobs([flat(many(1, 8))], core, SearchBudget(10, 6.0))
     found = await Core(bool, lambda _: 0.0).search(many(1, 1))
-    assert set(found.offenders) == {("ns-0", 0)}
+    assert set(found.failed) == {("ns-0", 0)}
     assert not found.result
 
 
@@ -565,7 +570,7 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After the round has looked whose time is over: by then it is tried with the others."""
-    search = loop.plan_with_search
+    search = fallback_planning.plan_with_fallback
     tries: list[bool] = []
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
@@ -573,19 +578,19 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
 
     async def describe_for_long(*args: Any) -> None:
         await describe(*args)
-        if (aside := world.scheduler._left_out._jobs.get(("ns", "bad"))) is not None:
-            aside.until = 0.0
+        if (quarantine := world.scheduler._entries["ns", "bad"].quarantine) is not None:
+            quarantine.until = 0.0
 
     async def searching(plan: Any, jobs: Any, tried: set[Key], **named: Any) -> Any:
         if world.left_out and ("ns", "bad") in tried:
             tries.append(("ns", "bad") in named["changed"])
         return await search(plan, jobs, tried, **named)
 
-    monkeypatch.setattr(loop, "plan_with_search", searching)
+    monkeypatch.setattr(loop, "plan_with_fallback", searching)
     async with world.running():
         await world.until(lambda: bool(world.left_out))
         monkeypatch.setattr(world.scheduler, "_describe", describe_for_long)
-        monkeypatch.setattr(quarantine.Quarantine, "due", property(lambda _: set()))
+        monkeypatch.setattr(JobEntry, "retried", lambda *_: False)
         world.scheduler.touched(("ns", "good-0"))
         await world.until(lambda: bool(tries))
     assert tries[0]
@@ -602,18 +607,18 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
         profile = build(*args)
         return replace(profile, steps=(never_ends, *profile.steps))
 
-    monkeypatch.setattr(loop, "build", built)
+    monkeypatch.setattr(profile_reload, "build", built)
     world = World(crowd())
     async with world.running():
         await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))
     assert world.left_out == {"bad"}
     (told,) = {event.message for name, event in world.events if name == "bad" and event.reason == "NotScheduled"}
-    assert told == "Left out of scheduling: kips: the round did not end after 10,200 actions"
+    assert told == "Skipped by the scheduler, retry in 30 s: kips: the round did not end after 10,200 actions"
 
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are not left out as the bad ones are."""
-    monkeypatch.setattr(loop, "_SEARCH", SearchBudget(tries=24, seconds=60.0))
+    monkeypatch.setattr(fallback_planning, "_BUDGET", SearchBudget(attempts=24, seconds=60.0))
     break_for_bad(monkeypatch, round_, "schedule", lambda snapshot, _: any("/bad-" in key for key in snapshot.jobs))
     jobs = [tfjob(f"{'bad' if k % 4 == 0 else 'good'}-{k}") for k in range(16)]
     world = World(jobs)
@@ -621,14 +626,15 @@ async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeyp
     async with world.running():
         await world.until(lambda: set(world.server.targets) | world.left_out == names)
     assert world.left_out == {name for name in names if name.startswith("bad")}
-    assert len(world.scheduler._left_out._jobs) == len(world.left_out)
+    quarantined = [entry for entry in world.scheduler._entries.values() if entry.quarantine is not None]
+    assert len(quarantined) == len(world.left_out)
 
 
 async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at every job at every interval: those that said how far they are, and those that wait for something. All
     are looked at when a node is another one."""
     monkeypatch.setattr(loop, "_SPACING_S", 0.1)
-    monkeypatch.setattr(JobView, "passing", property(lambda _: False))  # they do wait: for their pods
+    monkeypatch.setattr(JobView, "may_change", property(lambda _: False))  # they do wait: for their pods
     world = World(crowd(), configuration=parse_configuration("profile: kips\nprofiles: {kips: {interval_s: 0.1}}"))
     looks: list[set[str]] = []
     works = describe_all

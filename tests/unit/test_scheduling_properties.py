@@ -108,15 +108,15 @@ def candidates(draw: st.DrawFn, name: str) -> tuple[TFJob, tuple[Pod, ...], dict
 
 def described(job: TFJob, pods: tuple[Pod, ...], reports: dict[str, Report], before: JobView | None = None) -> JobView:
     unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
-    return scheduled_job(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, unfit=unfit)
+    return scheduled_job(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, rejected_nodes=unfit)
 
 
 def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
     """What a job takes of each node, with what it is promised."""
-    total = {name: found.others.get(name, NOTHING).plus(found.held.get(name, NOTHING)) for name in NODES}
+    total = {name: found.others.get(name, NOTHING).plus(found.reserved.get(name, NOTHING)) for name in NODES}
     if target is None or found.job is None:
         return total
-    new = {**found.bound, **{role: node for role, node in found.awaited.items() if node in NODES}}
+    new = {**found.bound, **{role: node for role, node in found.pending.items() if node in NODES}}
     for kind, names in target.nodes.items():
         for index, node in enumerate(names):
             group = found.job.spec.group(kind)

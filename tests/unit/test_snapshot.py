@@ -250,7 +250,7 @@ def test_till_pods_are_bound_the_target_says_and_it_is_left_alone() -> None:
     found = look(elastic_job(target=target(), state=state()), (bound("ps", 0),))
     assert found.job is not None
     assert (found.job.placement, found.job.phase) == ({"PS": ("n1",), "Worker": ("n1",)}, "rescaling")
-    assert found.held == {"n1": Resources(2000, pods=2)}
+    assert found.reserved == {"n1": Resources(2000, pods=2)}
 
 
 def test_a_replica_promised_to_a_lost_node_may_be_placed_anew() -> None:
@@ -289,7 +289,7 @@ def test_a_job_that_returned_has_the_size_and_nodes_of_its_state() -> None:
     found = look(elastic_job(target=target(1, 3, nodes=there), state=returned), PODS[:1])
     assert found.job is not None
     assert found.job.counts == {"PS": 1, "Worker": 1}
-    assert set(found.awaited.values()) == {"n1"}
+    assert set(found.pending.values()) == {"n1"}
 
 
 def test_progress_speed_and_cpu_use() -> None:
@@ -552,7 +552,7 @@ def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     found = look(elastic_job(**known), PODS)
     assert found.job is not None
     assert found.job.phase == "rescaling"
-    assert {name: taken.cpu for name, taken in found.held.items()} == {"n1": 2000, "n2": 1000}
+    assert {name: taken.cpu for name, taken in found.reserved.items()} == {"n1": 2000, "n2": 1000}
     there = look(
         elastic_job(
             target=target(1, nodes=nodes),
@@ -712,7 +712,7 @@ def refused_pod(kind: str, index: int, name: str = "n1", waited_s: float = 11.0,
     return replace(made, pinned=name, **fields)
 
 
-def unfit_of(
+def rejected_nodes_of(
     *pods: Pod, known: dict[Any, RejectedNodes] | None = None, later_s: float = 0.0
 ) -> dict[Any, RejectedNodes]:
     return judge(known or {}, pods, NOW.timestamp() + later_s)
@@ -720,23 +720,23 @@ def unfit_of(
 
 def test_a_refused_node_is_left_alone_for_longer_each_time() -> None:
     young, old = refused_pod("worker", 0, waited_s=9), refused_pod("worker", 0)
-    assert unfit_of(young) == {}
+    assert rejected_nodes_of(young) == {}
     assert verdict_due_s([young], NOW.timestamp()) == 1.0
-    first = unfit_of(old)
+    first = rejected_nodes_of(old)
     assert list(active(first, NOW.timestamp())) == [("worker", "n1")]
     assert active(first, NOW.timestamp() + 60) == {}
-    again = unfit_of(old, known=first, later_s=60)
+    again = rejected_nodes_of(old, known=first, later_s=60)
     assert again["worker", "n1"].delay_s == 2 * first["worker", "n1"].delay_s
-    assert unfit_of(bound("worker", 0), known=again) == {}, "it got the node after all"
-    assert unfit_of(known=first, later_s=121) == {}, "forgotten"
-    assert unfit_of(replace(old, pinned="")) == {}, "kube-scheduler chooses, and goes on looking"
+    assert rejected_nodes_of(bound("worker", 0), known=again) == {}, "it got the node after all"
+    assert rejected_nodes_of(known=first, later_s=121) == {}, "forgotten"
+    assert rejected_nodes_of(replace(old, pinned="")) == {}, "kube-scheduler chooses, and goes on looking"
     for no_time in ("1700-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "soon"):
-        assert unfit_of(replace(old, unschedulable_at=no_time)) == {}
+        assert rejected_nodes_of(replace(old, unschedulable_at=no_time)) == {}
 
 
 def replanned(found: TFJob, pods: tuple[Pod, ...], nodes: Any = NODES, profile: str = "kips") -> tuple[Any, JobView]:
     """The targets that the profile comes to, and the candidate that they are for."""
-    made = look(found, pods, nodes=nodes, unfit=active(unfit_of(*pods), NOW.timestamp()))
+    made = look(found, pods, nodes=nodes, rejected_nodes=active(rejected_nodes_of(*pods), NOW.timestamp()))
     plan = schedule(
         assemble([made], nodes, [], NOW.timestamp()),
         replace(build(profile, parse_profile(profile, {})), repack=False),
@@ -788,12 +788,12 @@ def test_without_another_node_it_waits_where_it_is_and_reserves_nothing() -> Non
         assert made == {}
         assert candidate_.refused == "0/2 nodes: too many"
         taken = Resources(1000, pods=1) if pods[0].node else Resources()
-        assert candidate_.held.get("n1", Resources()) == taken, "what is not there takes no room"
+        assert candidate_.reserved.get("n1", Resources()) == taken, "what is not there takes no room"
 
 
 def test_a_placeholder_is_never_written() -> None:
     pods = (bound("ps", 0), refused_pod("worker", 0))
-    made = look(elastic_job(target=target(), state=state()), pods, unfit={("worker", "n1"): "no"})
+    made = look(elastic_job(target=target(), state=state()), pods, rejected_nodes={("worker", "n1"): "no"})
     assert made.job is not None
     lends = core.Assignment(made.job.placement, "CPU", {"PS": (1500,)})
     assert planned(made, lends)["ns/j"].nodes == {"PS": ("n1",), "Worker": ("n1",)}
@@ -805,7 +805,7 @@ def test_room_that_nobody_moves_into_is_given_to_others() -> None:
     for after_s, reserved in ((0, 2000), (299, 2000), (300, 1000), (400, 1000)):
         now = when + timedelta(seconds=after_s)
         before = scheduled_job(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
-        together = before.others.get("n1", Resources()).plus(before.held.get("n1", Resources()))
+        together = before.others.get("n1", Resources()).plus(before.reserved.get("n1", Resources()))
         assert together == Resources(reserved, pods=reserved // 1000), after_s
     there = scheduled_job(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
     assert there.job is not None, "it came after all"
@@ -844,9 +844,9 @@ def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
     for after_s, others in ((0, 0), (59, 0), (60, 1000)):
         before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
         assert before.others.get("n1", Resources()) == Resources(others), after_s
-        assert before.others.get("n1", Resources()).plus(before.held["n1"]) == Resources(3000, pods=2)
+        assert before.others.get("n1", Resources()).plus(before.reserved["n1"]) == Resources(3000, pods=2)
     given = scheduled_job(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
-    assert (given.others, given.owes_since_s) == ({}, None)
+    assert (given.others, given.overdue_since_s) == ({}, None)
 
 
 @pytest.mark.parametrize("written", [1, 500, 10**6, 10**9])
@@ -854,10 +854,10 @@ def test_absurd_cpu_counts_as_the_request(written: int) -> None:
     found = elastic_job(target=target(cpu={"Worker": [written]}), state=state())
     made = look(found, (bound("ps", 0),))
     assert made.job is not None
-    assert made.held == {"n1": Resources(2000, pods=2)}
+    assert made.reserved == {"n1": Resources(2000, pods=2)}
     assert made.job.cpu == {}
     lent = look(elastic_job(target=target(cpu={"Worker": [1500]}), state=state()), (bound("ps", 0),))
-    assert lent.held == {"n1": Resources(2500, pods=2)}
+    assert lent.reserved == {"n1": Resources(2500, pods=2)}
 
 
 # Who waits for whom
@@ -925,7 +925,7 @@ def test_a_job_that_is_only_placed_follows_edits() -> None:
     made, found = replanned(placed, PODS)
     assert (made["ns/j"].generation, made["ns/j"].replicas) == (1, {"PS": 1, "Worker": 3})
     assert made["ns/j"].declared == {"PS": 1, "Worker": 1}
-    assert "asked for by a person" in made["ns/j"].reason
+    assert "requested size" in made["ns/j"].reason
     fixed = decide_fixed(found)
     assert fixed is not None
     assert (fixed.generation, fixed.replicas) == (1, {"PS": 1, "Worker": 3})

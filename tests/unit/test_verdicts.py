@@ -16,7 +16,7 @@ from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.deadlines import Judged, judge_all
 from elastic_tfjob.controller.schedule import job_events
 from elastic_tfjob.controller.schedule.job_events import DeadlineEvents
-from elastic_tfjob.controller.schedule.writers import AnnotationWriter, in_turn
+from elastic_tfjob.controller.schedule.writers import AnnotationWriter, round_robin
 
 from . import test_scheduler as loop
 from .test_scheduler import PREFIX, Object, tfjob
@@ -181,10 +181,10 @@ async def test_more_namespaces_than_one_look_writes_for_take_turns(monkeypatch: 
 
 def test_whose_turn_it_is() -> None:
     keys = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
-    assert in_turn(keys, {}) == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2"), ("c", "2"), ("a", "3")]
-    assert in_turn(keys, {"a": 4, "b": 3, "c": 4})[:3] == [("b", "1"), ("a", "1"), ("c", "1")]
-    assert in_turn(keys, {"a": 0})[:3] == [("b", "1"), ("c", "1"), ("a", "1")], "who had none comes first"
-    assert in_turn([], {"a": 1}) == []
+    assert round_robin(keys, {}) == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2"), ("c", "2"), ("a", "3")]
+    assert round_robin(keys, {"a": 4, "b": 3, "c": 4})[:3] == [("b", "1"), ("a", "1"), ("c", "1")]
+    assert round_robin(keys, {"a": 0})[:3] == [("b", "1"), ("c", "1"), ("a", "1")], "who had none comes first"
+    assert round_robin([], {"a": 1}) == []
 
 
 async def test_one_whose_annotations_somebody_changes_back_takes_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from elastic_tfjob.controller.model.cluster import ConfigMap, ForeignPod, KubeNo
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.model.settings import FIXED, Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.options import Options
 from elastic_tfjob.controller.query.gate import gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
@@ -238,7 +238,7 @@ class Operator:
             self._settings,
             replace(
                 self._settings,
-                wait_for_target=configuration.profile != FIXED,
+                wait_for_target=configuration.decides,
                 shares_cpu=configuration.shares_cpu,
                 all_jobs=configuration.scope == "all",
                 resources=configuration.injected.resources,

@@ -16,18 +16,20 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import Need, Order
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
+from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     """Decide for every job in the Snapshot. No clock, no I/O, no randomness but the Snapshot's seed.
 
-    Lend first, so that borrowed nodes count at once and nodes given back no longer; then what every profile mends in
-    running jobs (`repair`); then the profile's own steps, which take jobs in its Order and nodes from its Place; last,
-    what was to be mended and had no room, since the steps may have made some.
+    Lend first, so that borrowed nodes count at once and nodes given back no longer; then sizes that a person asks for,
+    and nodes in place of lost ones, whatever the profile; then the profile's own steps, which take jobs in its Order
+    and nodes from its Place; last, what had no room before, since the steps may have made some.
     """
     round_ = Round(snapshot, profile)
     profile.lend.lend(round_)
+    resize_as_requested(round_, snapshot.view("size requests", size_requests))
     repair(round_, snapshot.view("repair candidates", repair_candidates))
     for step in profile.steps:
         step(round_)

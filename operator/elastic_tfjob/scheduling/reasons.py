@@ -115,16 +115,19 @@ class _Facts:
         return fact if isinstance(fact, Mapping) else {}
 
 
-def _asked(facts: _Facts) -> str:
-    """`by`: who asks, as JobSpec.asked; empty: the bounds are others."""
-    return facts.text("by") or "its bounds ask for another size"
+def _size_asked_for(facts: _Facts) -> str:
+    """`by`: the words of JobSpec.asked; empty: nothing but the job's bounds asks for a size."""
+    return facts.text("by") or "its size is outside its bounds"
 
 
-def _by_a_person(facts: _Facts) -> str:
-    """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type."""
+def _requested_size(facts: _Facts) -> str:
+    """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type. Or `by`,
+    the words of such a reason."""
+    if facts.has("by"):
+        return facts.text("by")
     said = [f"{name}={n}" for name, n in facts.counts("annotations").items()]
     said += [f"spec has {count_in_words(n, type_)}" for type_, n in facts.counts("spec").items()]
-    return f"asked for by a person: {', '.join(said)}"
+    return f"requested size: {', '.join(said)}"
 
 
 def _lost(facts: _Facts) -> str:
@@ -140,7 +143,7 @@ def _lost(facts: _Facts) -> str:
         if nodes
     ]
     if facts.has("by"):
-        parts.append(_asked(facts))
+        parts.append(_size_asked_for(facts))
     return "; ".join(parts) + (", no room for as many" if facts.has("fewer") else "")
 
 
@@ -171,7 +174,7 @@ def _makes_room(facts: _Facts) -> str:
         return f"{room}, which waits for {facts.number('waits_s'):.0f} s"
     if facts.has("has"):
         return f"{room}, which has {counts_in_words(facts.counts('has'))}, less than it declares"
-    return f"{room}: {_asked(facts)}"
+    return f"{room}: {_size_asked_for(facts)}"
 
 
 def _busy(facts: _Facts) -> str:
@@ -235,12 +238,10 @@ def _fixed(text: str) -> Callable[[_Facts], str]:
 WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "own": lambda facts: facts.text("words"),
     "as-declared": _fixed("as declared"),
-    "asked": _asked,
     "behind": _fixed("does not fit beside the jobs before it"),
     "best-effort": _fixed("best effort"),
-    "bounds": _asked,
+    "bounds": _size_asked_for,
     "busy": _busy,
-    "by-a-person": _by_a_person,
     "converged": lambda facts: (
         f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, others there progress"
     ),
@@ -284,6 +285,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "pool-wants": _fixed("its own pool needs it"),
     "profile-begins": _fixed("had this size when the profile took over"),
     "released": lambda facts: f"{facts.text('profile')}: the declared size",
+    "requested-size": _requested_size,
     "room-to-come": lambda facts: f"waits for room on {facts.text('node')} that another job is about to give up",
     "short": _short,
     "slower": lambda facts: (

@@ -85,6 +85,11 @@ ANY_NODE = "*"
 """The one node of a placement that looks at totals only."""
 
 
+def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
+    """Nodes of a placement that the cluster does not have any more, or that are not ready, or cordoned."""
+    return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
+
+
 def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
     """Ours and those lent to us, by name order of the Snapshot."""
     return [node for node in nodes.values() if node.loan in ("own", "loaned")]

@@ -21,7 +21,7 @@ from .invariants import violations
 
 KIPS = build("kips", parse_profile("kips", {}))
 USE = st.sampled_from([None, 0.05, 0.2, 0.4, 0.6, 0.9, 1.0])
-HOLDING = ("makes-room", "slower", "node-full", "lost", "bounds", "asked")
+HOLDING = ("makes-room", "slower", "node-full", "lost", "bounds", "requested-size")
 """Codes of the reasons for which a running job may lose replicas."""
 
 

@@ -65,8 +65,8 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
             "a and b are cordoned; c and d cannot be had",
         ),
         (
-            Reason("by-a-person", {"annotations": {"target-workers": 3}, "spec": {"PS": 2}}),
-            "asked for by a person: target-workers=3, spec has 2 PS",
+            Reason("requested-size", {"annotations": {"target-workers": 3}, "spec": {"PS": 2}}),
+            "requested size: target-workers=3, spec has 2 PS",
         ),
         (
             Reason("no-space-for-names", {"reason": "best effort"}),
@@ -74,7 +74,7 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         ),
         (
             Reason("lost", {"gone": ("a",), "cordoned": ("b",), "by": "", "fewer": True}),
-            "a is gone; b is cordoned; its bounds ask for another size, no room for as many",
+            "a is gone; b is cordoned; its size is outside its bounds, no room for as many",
         ),
         (
             Reason("lost", {"refused": ("a",), "gone": (), "kube_scheduler": "taints"}),
@@ -88,7 +88,7 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         ),
         (
             Reason("makes-room", {"job": "j", "by": "", "idle": 0.125}),
-            "workers use 12% of their CPU, makes room for j: its bounds ask for another size",
+            "workers use 12% of their CPU, makes room for j: its size is outside its bounds",
         ),
         (
             Reason("busy", {"use": {"PS": 1.0, "Worker": 0.94}, "idle_millicores": 900, "gain": 0.89}),

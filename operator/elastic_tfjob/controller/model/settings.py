@@ -210,7 +210,7 @@ class Configuration(_Model):
                 raise ValueError(f"profiles.{name}.{asked}: borrowing needs pools, and none is configured")
         said = self.profiles.get(self.profile, {})
         lends = not isinstance(build(self.profile, parse_profile(self.profile, said)).lend, NoLoans)
-        if self.pools and (self.profile == FIXED or not lends):
+        if self.pools and (not self.decides or not lends):
             raise ValueError(f"pools: profile {self.profile} borrows no nodes; set profiles.{self.profile}.lend")
         if lends and not self.pools:
             raise ValueError(
@@ -218,6 +218,11 @@ class Configuration(_Model):
                 "none"
             )
         return self
+
+    @property
+    def decides(self) -> bool:
+        """Whether the profile decides for jobs: all do but `fixed`."""
+        return self.profile != FIXED
 
     @property
     def shares_cpu(self) -> bool:

@@ -68,7 +68,7 @@ class RejectedNodes:
 
 def judge(known: Mapping[Pair, RejectedNodes], pods: Iterable[Pod], now_s: float) -> dict[Pair, RejectedNodes]:
     """What is known of a job's nodes, after a look at its pods. A pod that got a node proves that it is fit."""
-    found = {pair: unfit for pair, unfit in known.items() if now_s < unfit.until_s + unfit.delay_s}
+    found = {pair: each for pair, each in known.items() if now_s < each.until_s + each.delay_s}
     refused: dict[Pair, str] = {}
     for pod in pods:
         if pod.node:
@@ -86,7 +86,7 @@ def judge(known: Mapping[Pair, RejectedNodes], pods: Iterable[Pod], now_s: float
 
 def active(known: Mapping[Pair, RejectedNodes], now_s: float) -> dict[Pair, str]:
     """The pairs that must not be tried now, with kube-scheduler's words."""
-    return {pair: unfit.why for pair, unfit in known.items() if now_s < unfit.until_s}
+    return {pair: each.why for pair, each in known.items() if now_s < each.until_s}
 
 
 def verdict_due_s(pods: Iterable[Pod], now_s: float) -> float | None:
@@ -140,7 +140,7 @@ def job_spec(
     report: Report | None,
     state: StoredState | None,
     priorities: Mapping[str, int],
-    unfit: Mapping[Pair, str],
+    rejected_nodes: Mapping[Pair, str],
     last: bool = False,
 ) -> core.JobSpec:
     """`last`: it comes after all others, whatever its priority."""
@@ -152,7 +152,7 @@ def job_spec(
             least = most = asked[name]
         count = min(max(replica.count, least), most)
         groups.append(core.ReplicaGroup(name, request.requests[name], count, least, most))
-    where = tuple((name, _elsewhere(name, constraints, unfit)) for name, constraints in request.constraints)
+    where = tuple((name, _elsewhere(name, constraints, rejected_nodes)) for name, constraints in request.constraints)
     distinct = {constraints for _, constraints in where}
     steps = (
         elasticity.total_steps
@@ -186,9 +186,9 @@ def model_of(job: TFJob, elasticity: Elasticity) -> str:
     return elasticity.model or stem(job.name)
 
 
-def _elsewhere(name: str, constraints: Constraints, unfit: Mapping[Pair, str]) -> Constraints:
+def _elsewhere(name: str, constraints: Constraints, rejected_nodes: Mapping[Pair, str]) -> Constraints:
     """The constraints of a type, less the nodes that it cannot have."""
-    nodes = tuple(sorted(node for type_, node in unfit if type_ == name.lower()))
+    nodes = tuple(sorted(node for type_, node in rejected_nodes if type_ == name.lower()))
     if not nodes:
         return constraints
     not_there = Requirement(NAME_FIELD, "NotIn", nodes)

@@ -1,8 +1,8 @@
-"""From a plan's forecasts to what people are told of a job's deadline. Pure.
+"""From a plan's forecasts to the verdict on a job's deadline. Pure.
 
-The forecasts are the plan's, whatever profile made it; without a plan (profile `fixed`, a job that is suspended) only
-what the clock says is told. A verdict that could change back is believed when it has held for HOLDS_S: forecasts of a
-job that has just started or changed its size are uncertain.
+The forecasts come from the plan of any profile. Without a plan (profile `fixed`, a suspended job) the verdict depends
+on the clock only. A verdict that could change back counts after HOLDS_S: forecasts of a job that has just started or
+changed its size are uncertain.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,11 +33,11 @@ __all__ = ["HOLDS_S", "Doubt", "Judged", "judge", "judge_all"]
 
 HOLDS_S: Final = 10.0
 REFRESH_S: Final = 60.0
-"""What is only another slack is written no more often than this."""
+"""Least seconds between two writes that change only the slack."""
 NOTES_S: Final = 60.0
-"""So long a job has to say how far it is and how far it goes, before it is told that nobody knows."""
+"""Seconds that a job has to report its steps and their total before an event says that they are unknown."""
 _TOLERANCE: Final = 0.02
-"""Part of the time left by which a job may be late before that is told: no forecast is surer."""
+"""Part of the time left by which a job may be late before an event says so: no forecast is more accurate."""
 _LEAST_TOLERANCE_S: Final = 2.0
 _LAST_S: Final = 60.0
 """So shortly before the deadline only that part counts, and what a step takes, since nobody knows how far into one the
@@ -46,7 +46,7 @@ job is: else a job that is to miss its deadline by a second is never told."""
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A verdict that is not believed yet, and since when (Unix time) forecasts say so."""
+    """A verdict that does not count yet, and since when (Unix time) forecasts agree with it."""
 
     verdict: Verdict
     since_s: float
@@ -78,8 +78,8 @@ class _Assessment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What one look at a job goes by: what was written and doubted before."""
+class _Check:
+    """The input of one check of a deadline: what was written and doubted before."""
 
     job: TFJob
     sent: NoticesSent
@@ -112,7 +112,7 @@ def judge_all(
 def judge(
     job: TFJob, deadline_s: float, plan: Plan | None, now_s: float, *, key: str = "", doubt: Doubt | None = None
 ) -> Judged:
-    """What is known of one job's deadline, and what of that is to be written and told. `key`: the job's in the plan's
+    """The verdict on one job's deadline, with its annotations and events. `key`: the job's name in the plan's
     Snapshot."""
     sent = NoticesSent.of(job.annotations, job.uid)
     before, deadline = sent.judged, _time(deadline_s)
@@ -140,12 +140,12 @@ def judge(
         return Judged(before.verdict if before is not None else None, doubt=doubt)
     else:
         assessment = _expected(known, deadline_s, plan)
-    look = _Look(job, sent, deadline, now_s, before, doubt)
+    look = _Check(job, sent, deadline, now_s, before, doubt)
     return _written(look, assessment, _hints(known, plan, before, now_s), final=status.finished)
 
 
 def _written(
-    look: _Look, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
+    look: _Check, assessment: _Assessment, hints: tuple[tuple[Note, ...], tuple[Event, ...]], *, final: bool
 ) -> Judged:
     job, before, now_s = look.job, look.before, look.now_s
     verdict: Verdict | None = before.verdict if before is not None else None
@@ -178,8 +178,8 @@ def _written(
     return replace(judged, annotations=annotations, events=events, reached=kept if new else None)
 
 
-def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Look) -> tuple[bool, Doubt | None]:
-    """Whether a verdict is new and believed, and what is to be watched further."""
+def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Check) -> tuple[bool, Doubt | None]:
+    """Whether a verdict is new and counts, and else the doubt for the next check."""
     if verdict in (assessment.verdict, "missed"):
         return False, None
     if assessment.verdict in ("met", "missed"):
@@ -195,7 +195,7 @@ def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Look) -> 
 
 
 def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) -> bool:
-    """Whether the slack is so much another one that people should see it."""
+    """Whether the slack has changed so much that it is to be written."""
     if before is None:
         return True
     at, deadline = moment_of(before.at), moment_of(status.deadline)
@@ -258,7 +258,7 @@ def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
         reason = "which the cluster does not have room for" if allowed else "more than its bounds allow"
         source = f"; speed: {can.source}" if can.source is not None else ""
         would = f"{words(can.would_do)} would do ({reason}{source})"
-    return f"{begin}; {would}. It is trained all the same"
+    return f"{begin}; {would}. It is trained anyway"
 
 
 def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
@@ -266,14 +266,14 @@ def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) 
         return _Assessment(
             "missed",
             f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
-            "all the same",
+            "anyway",
         )
     left = ""
     if known is not None and (work := work_left(known, now_s)) is not None:
         rate = known.steps_per_s if known.placement else 0.0
         lasts = f", {span(work[0] / rate)} at the present speed" if rate > 0 and work[0] / rate < MAX_DURATION_S else ""
         left = f" with {work[0]:.0f} steps left{lasts}"
-    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job is trained on")
+    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job continues to train")
 
 
 def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> str:
@@ -285,7 +285,7 @@ def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> s
 
 
 def _events(assessment: _Assessment) -> tuple[Event, ...]:
-    """What to tell when this verdict is reached."""
+    """The events of a new verdict."""
     match assessment.verdict:
         case "at-risk":
             return (Event("Warning", "DeadlineAtRisk", assessment.why),)
@@ -300,7 +300,7 @@ def _events(assessment: _Assessment) -> tuple[Event, ...]:
 def _hints(
     known: core.Job | None, plan: Plan | None, before: DeadlineStatus | None, now_s: float
 ) -> tuple[tuple[Note, ...], tuple[Event, ...]]:
-    """What the job does not say and should, for its deadline's sake; each told once."""
+    """What the job should declare or report for its deadline; each once."""
     if known is None or plan is None:
         return (), ()
     spec, told = known.spec, before.told if before is not None else ()
@@ -308,7 +308,7 @@ def _hints(
     hints: dict[Note, str] = {}
     if not spec.stoppable:
         hints["size"] = (
-            "Nobody may stop or resize the job, so it has its declared size, whatever its deadline asks for: give it a "
+            "The job cannot be stopped or resized, so it keeps its declared size whatever its deadline: set a "
             "checkpoint-dir, and rescale other than never"
         )
     # A program says how many steps it takes when it has begun.
@@ -316,12 +316,12 @@ def _hints(
     if now_s - begun_s >= NOTES_S:
         if spec.total_steps is None and spec.duration_s is None and work_left(known, now_s, past) is None:
             hints["work"] = (
-                "Nothing tells how many steps the job takes, so nothing is done for its deadline: give it the "
-                "annotation total-steps or estimated-duration"
+                "The number of steps is unknown, so nothing can be done for the deadline: set the annotation "
+                "total-steps or estimated-duration"
             )
         if known.placement and known.phase == "running" and not spec.reports:
             hints["speed"] = (
-                "The job does not report its steps, so its end is guessed, if at all: give it a checkpoint-dir, or "
+                "The job does not report its steps, so its end is a guess at best: set a checkpoint-dir, or "
                 "inject=sidecar, and have the program report"
             )
     new = {note: text for note, text in hints.items() if note not in told}

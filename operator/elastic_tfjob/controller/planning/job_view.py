@@ -1,11 +1,11 @@
 """One job as the scheduling loop sees it, from what the caches hold. Pure.
 
-A managed job is described with what it has been *promised*: the size and nodes of its target, or of its pods where they
-are bound. What stands on the nodes at this moment may be more or less, while jobs are on their way; `ScheduledJob.held`
-says that, and nothing is promised on top of it (see loop.py).
+A managed job is described with its *reservations*: the size and nodes of its target, or of its pods where they are
+bound. Its pods may use more or less at this moment, while the job is rescaled; `JobView.reserved` covers both, and no
+plan gives any of it to another job.
 
-What is promised is believed for a while: a node that kube-scheduler refuses (unfit.py) is as good as lost, what pods do
-not give up is taken for good, and room that nobody moves into is given to others.
+A reservation lasts for a while only: a node that kube-scheduler rejects counts as lost, capacity that pods do not
+release counts as theirs, and capacity that no pod comes to use is given to other jobs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -39,7 +39,13 @@ from elastic_tfjob.controller.planning.core_job import (
     step_cpu_s,
 )
 from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, terms
-from elastic_tfjob.controller.planning.reservations import Reservations, occupied, owing, promises, since
+from elastic_tfjob.controller.planning.reservations import (
+    Reservations,
+    occupied,
+    overdue_release,
+    reservations_of,
+    since,
+)
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY
@@ -53,27 +59,27 @@ Usage = Mapping[str, Resources]
 
 T = TypeVar("T")
 
-# So long room is kept, in seconds, for pods that are not there and of which nobody says why; and for such as cannot
-# start, which is known of them.
-_PROMISE_S: Final = 300.0
+# Seconds that capacity stays reserved for missing pods; and for pods that are known to be unable to start.
+_RESERVED_S: Final = 300.0
 _BARRED_S: Final = 20.0
-# So long a program may take to show what a step costs, in seconds: some never report a step.
+# Seconds that a program may take to show what a step costs: some never report a step.
 _START_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the loop sees it. `job` is None for one that the profile does not decide for: all that its pods take is
-    then in `others`, as is what pods take that a decided job does not count.
+    """A job as the loop sees it. `job` is None for one that the profile does not decide for: `others` then has all that
+    its pods use. Else `others` has what pods of its name use beyond the job's own.
 
-    `followed` tells that the profile decides for it, were it not suspended. `held` is what a decided job takes now or
-    has been promised, `taken` the part of it that its pods take, `stands` what those that it keeps request without what
-    is lent to them; `bound` the nodes of its pods, `awaited` the nodes promised to replicas that are not bound yet.
-    `cpu` is what each bound replica holds, in millicores. `refused` are kube-scheduler's words where it refuses nodes.
-    Since when (Unix time) the same target has replicas that are not bound, and pods that hold more than it says:
-    `awaited_since_s`, `owes_since_s`; None: it has none. `cordoned` are nodes on which it runs and may not stay, `lost`
-    those on which it does not run any more. `lesson` is the name that a job that has succeeded teaches for, and what.
-    `weighed_since_s`: since when it is promised the same CPU.
+    `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what a job uses now or has
+    been given, `used` the part of it that its pods use, and `floor` what the pods that it keeps request without the CPU
+    that is lent to them; `bound` has the nodes of its pods, `pending` the nodes of replicas that are not bound yet,
+    `cpu` the millicores of each bound replica. `refused`: the words of kube-scheduler where it rejects nodes.
+
+    Times are Unix times: since when has the same target had replicas that are not bound (`pending_since_s`), and pods
+    that hold more than it says (`overdue_since_s`); None: it has none. `cpu_since_s`: since when has the job had the
+    same CPU. `cordoned` are nodes on which it runs and may not stay, `lost` nodes on which it runs no longer. `lesson`
+    is what a job that has succeeded teaches, and the name that it teaches about.
     """
 
     source: TFJob | None
@@ -82,38 +88,38 @@ class JobView:
     target: Target | None = None
     state: StoredState | None = None
     others: Usage = field(default_factory=dict)
-    held: Usage = field(default_factory=dict)
-    taken: Usage = field(default_factory=dict)
-    stands: Usage = field(default_factory=dict)
+    reserved: Usage = field(default_factory=dict)
+    used: Usage = field(default_factory=dict)
+    floor: Usage = field(default_factory=dict)
     followed: bool = False
     bound: Mapping[Role, str] = field(default_factory=dict)
-    awaited: Mapping[Role, str] = field(default_factory=dict)
+    pending: Mapping[Role, str] = field(default_factory=dict)
     cpu: Mapping[Role, int] = field(default_factory=dict)
     refused: str = ""
-    awaited_since_s: float | None = None
-    owes_since_s: float | None = None
+    pending_since_s: float | None = None
+    overdue_since_s: float | None = None
     cordoned: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
     lesson: tuple[str, Lesson] | None = None
-    weighed_since_s: float = float("-inf")
+    cpu_since_s: float = float("-inf")
 
     @property
-    def passing(self) -> bool:
-        """Whether time alone may change it: a promise that is not kept, what is owed, a node that is refused."""
-        return self.awaited_since_s is not None or self.owes_since_s is not None or bool(self.refused)
+    def may_change(self) -> bool:
+        """Whether time alone may change it: a reservation without pods, an overdue release, a rejected node."""
+        return self.pending_since_s is not None or self.overdue_since_s is not None or bool(self.refused)
 
 
 def set_aside(scheduled: JobView) -> JobView:
-    """The job as one that is not decided for: it keeps what it has and what it was promised."""
+    """The job as one that the profile does not decide for: it keeps what it uses and its reservations."""
     if scheduled.job is None:
         return scheduled
     return replace(
         scheduled,
         job=None,
-        others=_sum([*scheduled.others.items(), *scheduled.held.items()]),
-        held={},
-        taken={},
-        stands={},
+        others=_sum([*scheduled.others.items(), *scheduled.reserved.items()]),
+        reserved={},
+        used={},
+        floor={},
     )
 
 
@@ -127,17 +133,19 @@ def scheduled_job(
     reports: Mapping[str, Report] | None = None,
     priorities: Mapping[str, int] | None = None,
     before: JobView | None = None,
-    unfit: Mapping[Pair, str] | None = None,
+    rejected_nodes: Mapping[Pair, str] | None = None,
     cordoned: Collection[str] = (),
     failed: int = 0,
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> JobView:
-    """What is to be decided for a job; `before` is what it was before, to save work and to know for how long promises
-    stand. `unfit` are nodes that kube-scheduler refuses it, `cordoned` those that run what is there and get
-    nothing more. So many promises to its namespace `failed` lately: each halves for how long room is kept for it, and
-    while it has no pod on a node it comes after all others. `barred`: its pods cannot be made. What is injected into
-    them is `configured` to ask for so much. Raises InvalidTFJob and ValueError."""
+    """The job's description. `before` is its last one, which saves work and tells how long reservations have lasted.
+
+    `rejected_nodes` are nodes that kube-scheduler refuses to the job; `cordoned` nodes get nothing more. `failed`: how
+    many reservations of its namespace failed lately; each halves the time that capacity is reserved for the job, and
+    while the job has no pod on a node it comes after all others. `barred`: its pods cannot be created. `configured`:
+    the requests of injected containers. Raises InvalidTFJob and ValueError.
+    """
     pods = tuple(pods)
     active = [pod for pod in pods if not pod.ended and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
@@ -162,27 +170,33 @@ def scheduled_job(
         return JobView(
             job, None, request if ours else None, target, state, others=everything, followed=followed, lesson=taught
         )
-    # Of a job that was recreated under its name, what is in memory tells nothing: it is another one's.
+    # The description before is useless if the job was recreated under its name: that was another job.
     same = before is not None and before.source is not None and before.source.uid == job.uid
-    look = _Look(job, request, target, state, record, reports or {}, before if same else None, now_s)
-    promise = promises(
-        request, target, state, _own(job, spec, active), nodes=nodes, unfit=unfit or {}, cordoned=cordoned
+    observed = _Observed(job, request, target, state, record, reports or {}, before if same else None, now_s)
+    reservations = reservations_of(
+        request,
+        target,
+        state,
+        _own(job, spec, active),
+        nodes=nodes,
+        rejected_nodes=rejected_nodes or {},
+        cordoned=cordoned,
     )
-    asked, why = asked_for(request, target, state, promise.size)
-    superseded = any(promise.size.get(name, 0) != count for name, count in asked.items())
+    asked, why = asked_for(request, target, state, reservations.size)
+    superseded = any(reservations.size.get(name, 0) != count for name, count in asked.items())
     told = job_spec(
         job,
         request,
         asked=asked,
         why=why,
-        report=look.report,
+        report=observed.report,
         state=state,
         priorities=priorities or {},
-        unfit=unfit or {},
-        last=failed > 0 and not promise.kept,
+        rejected_nodes=rejected_nodes or {},
+        last=failed > 0 and not reservations.kept,
     )
-    decided = _core_job(told, look, promise, _phase(promise, superseded=superseded))
-    made = _with_nodes(decided, look, promise, active)
+    decided = _core_job(told, observed, reservations, _phase(reservations, superseded=superseded))
+    made = _with_nodes(decided, observed, reservations, active)
     bound = made.bound.values()
     made = replace(
         made,
@@ -190,18 +204,18 @@ def scheduled_job(
         lost=frozenset(node for node in bound if node not in nodes and node not in cordoned),
     )
     # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
-    fewer = superseded and all(count <= promise.size.get(name, 0) for name, count in asked.items())
-    barred = barred or promise.blocked or any(pod.gated and pod.owner == job.uid for pod in pods)
-    patience_s = _BARRED_S if barred else max(_BARRED_S, _PROMISE_S / 2 ** min(failed, 8))
-    if made.awaited_since_s is not None and now_s - made.awaited_since_s >= patience_s and not fewer:
-        # Others need not wait for it: what its pods take counts, and what they may take later does not.
-        return set_aside(replace(made, held=made.taken))
+    fewer = superseded and all(count <= reservations.size.get(name, 0) for name, count in asked.items())
+    barred = barred or reservations.blocked or any(pod.gated and pod.owner == job.uid for pod in pods)
+    patience_s = _BARRED_S if barred else max(_BARRED_S, _RESERVED_S / 2 ** min(failed, 8))
+    if made.pending_since_s is not None and now_s - made.pending_since_s >= patience_s and not fewer:
+        # Others need not wait for it: what its pods use counts, what they may use later does not.
+        return set_aside(replace(made, reserved=made.used))
     return made
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What is known of a job that the profile decides for, at `now_s`; `before` is what it was at the last look."""
+class _Observed:
+    """What is known at `now_s` of a job that the profile decides for; `before` is its last description."""
 
     job: TFJob
     terms: JobRequest
@@ -219,63 +233,63 @@ class _Look:
 
     @property
     def same_target(self) -> JobView | None:
-        """The job at the last look, if its target was the same: for so long something lasts."""
+        """The last description, if the job's target was the same."""
         before = self.before
         return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
 
-    def awaited_since_s(self, promise: Reservations) -> float | None:
-        """Since when somebody may move into what it is promised. Other words for it, while none of its pods has been on
-        a node, are no new promise: a user could write them again and again."""
+    def pending_since_s(self, reservations: Reservations) -> float | None:
+        """Since when the job's reservations wait for pods. A changed target of a job that never had a pod on a node is
+        no new reservation: its user could change it again and again."""
         before, same = self.before, self.same_target
-        if same is None and before is not None and before.job is not None and not (before.bound or promise.pods):
+        if same is None and before is not None and before.job is not None and not (before.bound or reservations.pods):
             same = before
-        return since(promise.awaits, same.awaited_since_s if same is not None else None, self.now_s)
+        return since(reservations.waits_for_pods, same.pending_since_s if same is not None else None, self.now_s)
 
-    def weighed_since_s(self, promise: Reservations) -> float:
-        """Since when it is promised the CPU that it is promised now."""
+    def cpu_since_s(self, reservations: Reservations) -> float:
+        """Since when the job has had its present CPU."""
         before = self.before
         if before is None or before.job is None:
             return float("-inf")
-        return before.weighed_since_s if before.job.cpu == promise.cpu else self.now_s
+        return before.cpu_since_s if before.job.cpu == reservations.cpu else self.now_s
 
 
-def _core_job(spec: core.JobSpec, look: _Look, promise: Reservations, phase: core.Phase) -> core.Job:
-    """What a profile sees of it."""
-    state, record, report = look.state, look.record, look.report
-    since_s = _begun(look.job, state, record, phase, look.now_s)
+def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservations, phase: core.Phase) -> core.Job:
+    """The job as a profile sees it."""
+    state, record, report = observed.state, observed.record, observed.report
+    since_s = _begun(observed.job, state, record, phase, observed.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
-    limited = all(pod.cpu.limit for pod in promise.pods.values())  # where a limit changes, use is measured anew
+    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # where a limit changes, use is measured again
     use: Mapping[str, float] = {}
     cost_s = 0.0
     if phase == "running":
-        use = cpu_use(promise.pods, look.reports, promise.cpu, promise.requests)
-        cost_s = step_cpu_s(promise.pods, look.reports, report)
-        if not (limited or cost_s) and _starts(report, look.now_s - since_s):
+        use = cpu_use(reservations.pods, observed.reports, reservations.cpu, reservations.requests)
+        cost_s = step_cpu_s(reservations.pods, observed.reports, report)
+        if not (limited or cost_s) and _starts(report, observed.now_s - since_s):
             use = {}  # of a start, which takes all the CPU there is: what weights are for comes after it
     return core.Job(
         spec=spec,
-        placement=promise.placement,
+        placement=reservations.placement,
         phase=phase,
         steps=steps,
         observed_s=observed_s,
-        steps_per_s=steps_per_s if promise.placement else 0.0,
+        steps_per_s=steps_per_s if reservations.placement else 0.0,
         since_s=since_s,
         service=record.service,
         executed_s=record.executed_s,
         migrations=record.moves,
         rescaled_s=last_rescale(state),
-        speed=speed(look.terms, state, report, promise.size, promise.cpu),
-        cpu=promise.cpu,
+        speed=speed(observed.terms, state, report, reservations.size, reservations.cpu),
+        cpu=reservations.cpu,
         cpu_use=use,
         step_cpu_s=cost_s,
-        cpu_settled=limited or look.now_s - look.weighed_since_s(promise) >= WINDOW_S,
+        cpu_settled=limited or observed.now_s - observed.cpu_since_s(reservations) >= WINDOW_S,
         cpu_limited=limited,
-        cpu_shared=limited and cpu_shared(promise.pods),
-        loss=_loss(look.before, record, report),
+        cpu_shared=limited and cpu_shared(reservations.pods),
+        loss=_loss(observed.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),
         resumed_s=_moment_s(record.resumed),
-        memory=look.target.memory if look.target is not None else NO_MEMORY,
+        memory=observed.target.memory if observed.target is not None else NO_MEMORY,
         warm_start=report is not None and report.forks,
     )
 
@@ -287,32 +301,32 @@ def _starts(report: Report | None, placed_s: float) -> bool:
     return placed_s < _START_S
 
 
-def _with_nodes(decided: core.Job, look: _Look, promise: Reservations, active: Iterable[Pod]) -> JobView:
-    """The job with what it takes on nodes, and for how long promises stand."""
-    same = look.same_target
-    owes = owing(promise, same.owes_since_s if same is not None else None, look.now_s)
-    takes = occupied(promise, owes, active)
+def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservations, active: Iterable[Pod]) -> JobView:
+    """The job's description with what it uses on nodes."""
+    same = observed.same_target
+    overdue = overdue_release(reservations, same.overdue_since_s if same is not None else None, observed.now_s)
+    takes = occupied(reservations, overdue, active)
     return JobView(
-        look.job,
+        observed.job,
         decided,
-        look.terms,
-        look.target,
-        look.state,
+        observed.terms,
+        observed.target,
+        observed.state,
         others=_sum(takes.others),
-        held=_sum([*promise.room, *takes.taken, *takes.leaves]),
-        taken=_sum(takes.taken),
-        stands=_sum(
-            (pod.node, Resources(*map(min, pod.requests, promise.requests[role[0]])))
-            for role, pod in promise.kept.items()
+        reserved=_sum([*reservations.room, *takes.used, *takes.leaves]),
+        used=_sum(takes.used),
+        floor=_sum(
+            (pod.node, Resources(*map(min, pod.requests, reservations.requests[role[0]])))
+            for role, pod in reservations.kept.items()
         ),
         followed=True,
-        bound={role: pod.node for role, pod in promise.pods.items()},
-        awaited=promise.awaited,
-        cpu={role: pod.requests.cpu for role, pod in promise.pods.items()},
-        refused=promise.refused,
-        awaited_since_s=look.awaited_since_s(promise),
-        owes_since_s=owes.since_s,
-        weighed_since_s=look.weighed_since_s(promise),
+        bound={role: pod.node for role, pod in reservations.pods.items()},
+        pending=reservations.pending,
+        cpu={role: pod.requests.cpu for role, pod in reservations.pods.items()},
+        refused=reservations.refused,
+        pending_since_s=observed.pending_since_s(reservations),
+        overdue_since_s=overdue.since_s,
+        cpu_since_s=observed.cpu_since_s(reservations),
     )
 
 
@@ -326,12 +340,12 @@ def _own(job: TFJob, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
     }
 
 
-def _phase(promise: Reservations, *, superseded: bool) -> core.Phase:
+def _phase(reservations: Reservations, *, superseded: bool) -> core.Phase:
     """`superseded`: a person asks for another size than the one that it goes to."""
-    # A job that starts is between two targets, too: till its pods are bound. One whose node is gone waits in vain.
-    if promise.on_its_way or (promise.awaited and not promise.lost):
-        return "running" if superseded and promise.placement else "rescaling"
-    return "running" if promise.placement else "waiting"
+    # A job that starts is between two targets, too, until its pods are bound. A job whose node is gone never starts.
+    if reservations.on_its_way or (reservations.pending and not reservations.lost):
+        return "running" if superseded and reservations.placement else "rescaling"
+    return "running" if reservations.placement else "waiting"
 
 
 def _but_memory(target: Target | None) -> Target | None:
@@ -384,8 +398,8 @@ def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Targe
 def _stored(
     read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: TFJob, spec: TFJobSpec
 ) -> T | None:
-    """A Target or State; nonsense that somebody wrote there counts as nothing, and is written anew. Raises UnknownWord
-    for what a newer operator may have written."""
+    """A Target or State; invalid text counts as none, and is overwritten. Raises UnknownWord for a word that a newer
+    operator may have written."""
     try:
         return read(job.annotations, job.uid, spec.tf_replica_specs)
     except UnknownWord:

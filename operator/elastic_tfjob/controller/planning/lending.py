@@ -1,8 +1,8 @@
-"""What nodes of other pools are to the core in a round, and what their loans need whatever the plan says. Pure.
+"""The nodes of other pools as the core sees them in a round, and writes that their loans need whatever the plan. Pure.
 
-Level-based: all that is known of a loan is on its node. Somebody else may have changed label, taint or annotation,
-cordoned the node or deleted it: so what is found is taken as it is, and what makes no sense ends as a recall, which
-gives the node back once the jobs are gone.
+Level-based: all that is known of a loan is on its node. Others may have changed label, taint or annotation, cordoned
+the node or deleted it. The present state counts, and a state that makes no sense ends as a recall, which gives the node
+back once the jobs have left.
 """
 
 from collections import Counter
@@ -175,7 +175,7 @@ class LendingInput:
     hard_s: float = 180.0
 
     def holds_jobs(self, name: str) -> bool:
-        """Whether anything of a TFJob is on a node, or shall be."""
+        """Whether pods of a TFJob are on a node, or will be."""
         return name in self.trained or name in self.promised
 
 
@@ -226,12 +226,12 @@ NOTHING_LENT: Final = Lending()
 
 
 def concerned(node: KubeNode, pools: Collection[str]) -> bool:
-    """Whether a node has to do with loans: it is of a pool that lends, or its pool has not got it back."""
+    """Whether loans concern a node: its pool lends, or has not got it back."""
     return node.pool in pools or (node.loan is not None and (node.tainted or node.loan.stage != "returned"))
 
 
 def lending(cluster: LendingInput, now_s: float) -> Lending:
-    """What each node is, what each pool wants, and what is to be written. See docs/loans.md for the rules."""
+    """The state of each node, the demand of each pool, and the writes. See docs/loans.md for the rules."""
     writes: dict[str, LoanWrite] = {}
     overdue: set[str] = set()
     evicted: list[Pod] = []
@@ -271,7 +271,7 @@ def lending(cluster: LendingInput, now_s: float) -> Lending:
 
 
 def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: LendingInput) -> tuple[LoanWrite, ...]:
-    """What to write for the loans of a plan. A node on which no job is goes back at once."""
+    """The writes for the loans of a plan. A node without jobs goes back at once."""
     mended = {write.seen.name for write in found.writes}
     writes = []
     for loan in loans:
@@ -294,12 +294,12 @@ def stage_of(node: KubeNode) -> Stage | None:
 
 
 def _stuck(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
-    """Whether jobs are still on a node that its pool has back: they did not go in time, and may never."""
+    """Whether jobs are still on a node that its pool has back: they did not leave in time, and may never."""
     return not node.tainted and cluster.holds_jobs(node.name) and _is_late(node, cluster, now_s)
 
 
 def _is_late(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
-    """Whether jobs had all the time that they have to leave a node."""
+    """Whether the time that jobs have to leave a node is over."""
     return stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s
 
 
@@ -312,7 +312,7 @@ def _settings(node: KubeNode, cluster: LendingInput) -> PoolSettings:
 
 
 def _mended(node: KubeNode, cluster: LendingInput, now_s: float) -> LoanWrite | None:
-    """What a node needs whatever the plan says: a recall that nobody else asks for, or the end of one."""
+    """The write that a node needs whatever the plan: a recall that no plan asks for, or the end of one."""
     stage = stage_of(node)
     pool = node.loan.pool if node.loan is not None else node.pool
     if stage == "recalled":
@@ -327,23 +327,23 @@ def _mended(node: KubeNode, cluster: LendingInput, now_s: float) -> LoanWrite | 
 
 
 def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
-    """Why a node must be given back, or be cleared of jobs, that nobody has recalled; empty where all is well."""
+    """Why a node must be given back or cleared of jobs, though no plan recalls it; empty: it need not."""
     if stage == "loaned":
         assert node.loan is not None
         if not node.tainted:
-            return "somebody has removed the taint"
+            return "the taint was removed"
         if node.pool != node.loan.pool:
-            return f"its label says {node.pool or 'nothing'} by now" if len(node.pool) < 64 else "its label is another"
+            return f"its label is now {node.pool or 'empty'}" if len(node.pool) < 64 else "its label has changed"
         if node.loan.pool not in cluster.pools:
-            return f"pool {node.loan.pool} lends no more"
+            return f"pool {node.loan.pool} no longer lends"
         if node.name in cluster.staying:
-            return "a job on it is not loanable any more"
+            return "a job on it is no longer loanable"
         return "it is cordoned" if node.cordoned else ""
     if node.tainted:
-        return "it has the taint of a loan, and was not lent"
+        return "it has the taint of a loan but was not lent"
     if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:
         # Also a node that was deleted while it was lent, and has come again under its name.
-        return "a job is on its way to it, and it is not lent"
+        return "a job is on its way to it, but it is not lent"
     return ""
 
 

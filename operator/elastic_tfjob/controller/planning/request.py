@@ -20,7 +20,7 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Constraints, Resources
 
-__all__ = ["JobRequest", "annotated", "asked_for", "decided", "promised", "refused_target", "terms"]
+__all__ = ["JobRequest", "annotated", "asked_for", "decided", "refused_target", "reserved_size", "terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,19 @@ class JobRequest:
 
     @property
     def problems(self) -> list[str]:
-        """What a person asks for and cannot have."""
+        """Requests that cannot be followed, in words for events."""
         declared = self.declared
         return [
             f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {count_in_words(declared[name], name)} "
             f"(queue {self.queue}), and more would be beyond its quota; change its replicas instead, "
-            "and Kueue admits it anew"
+            "and Kueue admits it again"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
         ]
 
 
 def annotated(job: TFJob) -> bool:
-    """Whether the user wrote any of our annotations."""
+    """Whether the user wrote any annotation of this operator."""
     return any(
         name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS for name in job.annotations
     )
@@ -154,10 +154,10 @@ def _without_templates(spec: TFJobSpec) -> TFJobSpec:
     return spec.model_copy(update={"tf_replica_specs": bare})
 
 
-def promised(
+def reserved_size(
     found: JobRequest, target: Target | None, state: StoredState | None, *, started: bool
 ) -> tuple[Mapping[str, int], bool]:
-    """The replicas that a job has or shall get, and whether it is on its way there."""
+    """The replicas that are reserved for a job, and whether it is on its way there."""
     if target is None:
         if state is not None and state.replicas:
             return state.replicas, state.rescaling
@@ -202,8 +202,8 @@ def decided(target: Target | None, state: StoredState | None) -> Mapping[str, in
 def asked_for(
     found: JobRequest, target: Target | None, state: StoredState | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
-    """The replicas per type that a person asks for, and in which words: by annotation, or by an edit of the spec of a
-    job that has a size already (which holds until the job has that size)."""
+    """The replicas per type that a person asks for, and the words of that request: by annotation, or by an edit of the
+    spec of a job that has a size already (which counts until the job has that size)."""
     declared, seen = found.declared, decided(target, state)
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
@@ -221,4 +221,4 @@ def asked_for(
         elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
             edited[name] = declared[name]
-    return asked, str(Reason("by-a-person", {"annotations": by_annotation, "spec": edited})) if asked else ""
+    return asked, str(Reason("requested-size", {"annotations": by_annotation, "spec": edited})) if asked else ""

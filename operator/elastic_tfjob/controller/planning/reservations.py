@@ -1,6 +1,6 @@
-"""What a job has been promised: which replicas on which nodes, and what its pods hold beyond that. Pure.
+"""What is reserved for a job: which replicas on which nodes, and what its pods hold beyond that. Pure.
 
-What is promised is the size and nodes of the job's target, or of its pods where they are bound.
+Reserved are the size and nodes of the job's target, or of its pods where they are bound.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,17 +12,26 @@ from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, Role, by_task
-from elastic_tfjob.controller.planning.request import JobRequest, promised, refused_target
+from elastic_tfjob.controller.planning.request import JobRequest, refused_target, reserved_size
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["REFUSED", "Occupied", "OverdueRelease", "Reservations", "occupied", "owing", "promises", "since"]
+__all__ = [
+    "REFUSED",
+    "Occupied",
+    "OverdueRelease",
+    "Reservations",
+    "occupied",
+    "overdue_release",
+    "reservations_of",
+    "since",
+]
 
-# So long pods may take to give up what they were told to, in seconds; then it counts as theirs.
+# Seconds that pods may take to release what they have to; after that it counts as theirs.
 _GIVE_UP_S: Final = 60.0
-# So long a job that stops is expected to leave, in seconds.
+# Seconds in which a job that stops is expected to leave.
 _LEAVE_S: Final = 300.0
-# What a node is called in the place of a replica that cannot have it: no node's name has a space.
+# Marks the node of a replica that cannot have it: no node's name has a space.
 REFUSED: Final = " refused by kube-scheduler"
 
 Parts = list[tuple[str, Resources]]
@@ -31,11 +40,11 @@ Parts = list[tuple[str, Resources]]
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """What a job has been promised. `on_its_way`: it goes to another size, or to other nodes. `pods` are all of its
-    bound pods by role, `kept` those that it keeps. `placement` has the node of every replica, `awaited` those promised
-    to replicas that are not bound yet, of which one is gone where `lost`; `room` is kept for what is still to come.
-    `blocked`: on its way, and all that is left of it is on lost nodes, so that nobody knows when it comes there.
-    `cpu` of whole pods, where that differs from requests. `refused` are kube-scheduler's words where it refuses
+    """What is reserved for a job. `on_its_way`: it goes to another size, or to other nodes. `pods` are all of its bound
+    pods by role, `kept` those that it keeps. `placement` has the node of every replica, `pending` the nodes of replicas
+    that are not bound yet, of which one is gone where `lost`; `room` has the amounts that are kept free for pods to
+    come. `blocked`: on its way, and all of its pods are on lost nodes, so it is unknown when they come. `cpu` in
+    millicores of whole pods, where that differs from requests. `refused`: the words of kube-scheduler where it rejects
     nodes."""
 
     requests: Mapping[str, Resources]
@@ -44,7 +53,7 @@ class Reservations:
     pods: Mapping[Role, Pod]
     kept: Mapping[Role, Pod]
     placement: core.Placement
-    awaited: Mapping[Role, str]
+    pending: Mapping[Role, str]
     room: Parts
     cpu: core.Cpu
     lost: bool = False
@@ -53,62 +62,62 @@ class Reservations:
 
     @property
     def stops(self) -> bool:
-        """Whether it is to give up all that it has."""
+        """Whether the job is to release everything."""
         return self.on_its_way and not self.size
 
     @property
-    def awaits(self) -> bool:
-        """Whether somebody may still move into what is promised, and nothing else is under way."""
+    def waits_for_pods(self) -> bool:
+        """Whether pods may still come for what is reserved, and nothing else is under way."""
         if self.blocked:
             return bool(self.room)
-        return bool(self.awaited) and not (self.lost or self.on_its_way)
+        return bool(self.pending) and not (self.lost or self.on_its_way)
 
 
 class OverdueRelease(NamedTuple):
-    """What pods hold, by role, beyond what the job has been promised, once nobody expects them to give it up.
-    `since_s`: since when (Unix time) they hold more, or a job that is to stop has not left; None: neither. `lasts_s`:
-    for how long."""
+    """What pods hold by role beyond their reservations, once they are not expected to release it any more. `since_s`:
+    since when (Unix time) they hold more, or a job that is to stop has not left; None: neither. `lasts_s`: for how
+    long."""
 
-    owed: Mapping[Role, Resources]
+    amounts: Mapping[Role, Resources]
     since_s: float | None
     lasts_s: float
 
 
 class Occupied(NamedTuple):
-    """What pods of the job take on nodes: `taken` counts as what it has been promised, `leaves` is taken by pods of a
-    job that stops, and `others` is all the rest."""
+    """What pods of the job's name use on nodes: `used` counts as its reservations, `leaves` is used by pods of a job
+    that stops, and `others` is all the rest."""
 
-    taken: Parts
+    used: Parts
     leaves: Parts
     others: Parts
 
 
 class _Seat(NamedTuple):
-    """Where a replica is, or shall be. `room`: the node on which room is kept for it. `refused`: the words of
-    kube-scheduler, where it refuses that node."""
+    """The node of a replica. `room`: the node on which capacity is kept free for it. `pending`: it is not bound yet.
+    `refused`: the words of kube-scheduler where it rejects that node."""
 
     node: str
     room: str = ""
-    awaited: bool = False
+    pending: bool = False
     refused: str = ""
 
 
-def promises(
+def reservations_of(
     request: JobRequest,
     target: Target | None,
     state: StoredState | None,
     pods: Mapping[Role, Pod],
     *,
     nodes: Mapping[str, KubeNode],
-    unfit: Mapping[Pair, str],
+    rejected_nodes: Mapping[Pair, str],
     cordoned: Collection[str],
 ) -> Reservations:
     """`pods` are those of the job that are bound, by type and index."""
-    size, on_its_way = promised(request, target, state, started=bool(pods))
+    size, on_its_way = reserved_size(request, target, state, started=bool(pods))
     by_role = by_task(pods, state)
-    cpu = _promised_cpu(request, target, state, size, nodes)
+    cpu = _reserved_cpu(request, target, state, size, nodes)
     placement: dict[str, tuple[str, ...]] = {}
-    awaited: dict[Role, str] = {}
+    pending: dict[Role, str] = {}
     room: Parts = []
     lost, refused = False, ""
     placed = target.nodes if target is not None else {}
@@ -124,20 +133,20 @@ def promises(
             stays = (
                 pod is not None and pod.node in cordoned and request.stoppable and not (on_its_way or pod.terminating)
             )
-            why = None if on_its_way or pod is not None else unfit.get((name.lower(), node))
+            why = None if on_its_way or pod is not None else rejected_nodes.get((name.lower(), node))
             seat = _seat(pod, node, nodes, stays=stays, on_its_way=on_its_way, why=why)
             if seat.room:
                 room.append((seat.room, _request(request.requests, cpu, role)))
-            if seat.awaited:
-                awaited[role] = seat.node
+            if seat.pending:
+                pending[role] = seat.node
                 lost = lost or (bool(seat.node) and seat.node not in nodes)
             refused = seat.refused or refused
             there.append(seat.node)
         if there:
             placement[name] = tuple(there)
     kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
-    if refused and not kept:  # nothing of it stands anywhere, so it may begin anew as a whole
-        size, placement, awaited, room, cpu = {}, {}, {}, [], {}
+    if refused and not kept:  # no pod of the job is bound, so it may start from scratch
+        size, placement, pending, room, cpu = {}, {}, {}, [], {}
     left = {pod.node for pod in by_role.values()}
     return Reservations(
         request.requests,
@@ -146,7 +155,7 @@ def promises(
         by_role,
         kept,
         placement,
-        awaited,
+        pending,
         room,
         cpu,
         lost=lost,
@@ -158,49 +167,53 @@ def promises(
 def _seat(
     pod: Pod | None, wanted: str, nodes: Mapping[str, KubeNode], *, stays: bool, on_its_way: bool, why: str | None
 ) -> _Seat:
-    """Of a replica whose target says node `wanted` (empty: none); `why` are kube-scheduler's words against that."""
+    """The seat of a replica whose target has node `wanted` (empty: none); `why`: kube-scheduler's words against it."""
     if pod is None:
         node = wanted if why is None else f"{wanted}{REFUSED}"
-        return _Seat(node, node, awaited=True, refused="" if why is None else why or "no words")
-    if pod.node not in nodes and wanted in nodes and not stays:  # its node is lost: it will be made anew on the other
+        return _Seat(node, node, pending=True, refused="" if why is None else why or "no words")
+    if (
+        pod.node not in nodes and wanted in nodes and not stays
+    ):  # its node is lost: the replica will be recreated on the other
         return _Seat(wanted, wanted)
     moves = on_its_way and wanted in nodes and wanted != pod.node  # room is kept for it there, too
     return _Seat(pod.node, wanted if moves else "")
 
 
-def owing(promise: Reservations, before_s: float | None, now_s: float) -> OverdueRelease:
-    """`before_s`: since when pods owed something when that was looked at last, under the same target."""
-    owed = {
+def overdue_release(reservations: Reservations, before_s: float | None, now_s: float) -> OverdueRelease:
+    """`before_s`: since when pods held too much at the last look, under the same target."""
+    amounts = {
         role: over
-        for role, pod in promise.kept.items()
-        if any(over := pod.requests.minus(_request(promise.requests, promise.cpu, role)).positive())
+        for role, pod in reservations.kept.items()
+        if any(over := pod.requests.minus(_request(reservations.requests, reservations.cpu, role)).positive())
     }
-    since_s = since(bool(owed) or promise.stops, before_s, now_s)
+    since_s = since(bool(amounts) or reservations.stops, before_s, now_s)
     lasts_s = now_s - since_s if since_s is not None else 0.0
-    return OverdueRelease(owed if lasts_s >= _GIVE_UP_S else {}, since_s, lasts_s)
+    return OverdueRelease(amounts if lasts_s >= _GIVE_UP_S else {}, since_s, lasts_s)
 
 
-def occupied(promise: Reservations, owes: OverdueRelease, active: Iterable[Pod]) -> Occupied:
-    """What all `active` pods of the job's name take, whosever they are."""
-    taken = [(pod.node, pod.requests.minus(owes.owed.get(role, NOTHING))) for role, pod in promise.kept.items()]
-    counted = {pod.uid for pod in promise.kept.values()}
-    # The room of a job that saves before it stops is given away already, though nobody can move in yet: else a plan
-    # would take the next job's room, too.
-    leaving = list(promise.pods.values()) if promise.stops and owes.lasts_s < _LEAVE_S else []
+def occupied(reservations: Reservations, overdue: OverdueRelease, active: Iterable[Pod]) -> Occupied:
+    """What all `active` pods of the job's name use, its own or not."""
+    used = [
+        (pod.node, pod.requests.minus(overdue.amounts.get(role, NOTHING))) for role, pod in reservations.kept.items()
+    ]
+    counted = {pod.uid for pod in reservations.kept.values()}
+    # The capacity of a job that saves before it stops is given away already, though it is not free yet: else a plan
+    # would also stop the next job.
+    leaving = list(reservations.pods.values()) if reservations.stops and overdue.lasts_s < _LEAVE_S else []
     counted |= {pod.uid for pod in leaving}
     others = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
-    others += [(promise.kept[role].node, over) for role, over in owes.owed.items()]
-    return Occupied(taken, [(pod.node, pod.requests) for pod in leaving], others)
+    others += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
+    return Occupied(used, [(pod.node, pod.requests) for pod in leaving], others)
 
 
 def since(holds: bool, before_s: float | None, now_s: float) -> float | None:
-    """Since when something holds that holds now or not."""
+    """Since when a condition holds; None: it does not hold now."""
     if not holds:
         return None
     return now_s if before_s is None else before_s
 
 
-def _promised_cpu(
+def _reserved_cpu(
     request: JobRequest,
     target: Target | None,
     state: StoredState | None,

@@ -1,6 +1,6 @@
-"""What a round of the scheduling loop computes: what is known of each job, and what the profile decides. Pure.
+"""What a round of the scheduling loop computes: the description of each job, and the profile's plan. Pure.
 
-All of it grows with jobs or replicas, so the loop runs it in a thread.
+The cost grows with jobs and replicas, so the loop runs it in a thread.
 """
 
 from collections import deque
@@ -45,27 +45,27 @@ def assemble(
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed.
 
-    Of a node at least that is left which the jobs' own pods request there: they run, and the kubelet admits no more
-    than the node has. What others ask for beyond it they never get, like a pod whose author has chosen its node, or one
-    that was told to grow.
+    A node always has room for what the jobs' own pods request there: they run, and the kubelet admits no more than the
+    node has. Other pods never get what they request beyond that, such as a pod whose author has chosen its node, or a
+    pod that was resized.
     """
     used = {name: [0] * len(NOTHING) for name in nodes}
-    stands = {name: [0] * len(NOTHING) for name in nodes}
+    floor = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
     for each in scheduled:
         if each.job is not None:
             jobs[each.job.key] = each.job
-        for name, taken in each.others.items():
-            _add(used, name, taken)
-        for name, taken in each.stands.items():
-            _add(stands, name, taken)
+        for name, amount in each.others.items():
+            _add(used, name, amount)
+        for name, amount in each.floor.items():
+            _add(floor, name, amount)
     for pod in foreign:
         _add(used, pod.node, pod.requests)
     free: dict[str, core.Node] = {}
     for name, node in nodes.items():
         capacity = node.allocatable
         left = capacity.minus(Resources(*used[name]))
-        left = Resources(*map(min, capacity, map(max, left, stands[name]))).positive()
+        left = Resources(*map(min, capacity, map(max, left, floor[name]))).positive()
         labels = {**node.labels, NAME_FIELD: name}
         if (standing := lending.nodes.get(name)) is None:
             free[name] = core.Node(name, capacity, left, labels=labels, taints=node.taints)
@@ -94,29 +94,30 @@ def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """What the caches hold of one job: all that a ScheduledJob is made from."""
+    """What the caches hold of one job: the input of its description."""
 
     job: TFJob | None
     pods: tuple[Pod, ...]
     reports: Mapping[str, Report]
     before: JobView | None
-    unfit: Mapping[Pair, RejectedNodes]
+    rejected_nodes: Mapping[Pair, RejectedNodes]
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A job's ScheduledJob, what is known of nodes that it cannot have, and in how many seconds there may be more to
-    know; and why it is left out, if it is."""
+    """A job's description, the nodes that it cannot have, the seconds until more may be known of these, and the error
+    for which nothing can be decided for the job."""
 
     found: JobView
-    unfit: Mapping[Pair, RejectedNodes]
+    rejected_nodes: Mapping[Pair, RejectedNodes]
     again_s: float | None
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """What was decided, from what; and for which jobs words for it failed. `lent`: how the nodes of pools stand."""
+    """A plan and the targets that follow from it; `failed` has the jobs whose target could not be derived. `lent`: the
+    state of the nodes of pools."""
 
     snapshot: Snapshot
     targets: Mapping[str, Target]
@@ -137,14 +138,14 @@ def describe_all(
     barred: Collection[str] = (),
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> dict[Key, Described]:
-    """Each job's ScheduledJob. One that cannot be described is not decided for, and all that its pods take counts.
-    `failed`: promises that did, by namespace; `barred`: uids of jobs whose pods cannot be made. `configured`: what a
-    container that is injected asks for."""
+    """Each job's description. A job that cannot be described is not decided for, and all that its pods use counts.
+    `failed`: reservations that failed, by namespace; `barred`: uids of jobs whose pods cannot be created; `configured`:
+    the requests of injected containers."""
     now_s = now.timestamp()
     described: dict[Key, Described] = {}
     for key, each in seen.items():
         try:
-            unfit = judge(each.unfit, each.pods, now_s)
+            rejected_nodes = judge(each.rejected_nodes, each.pods, now_s)
             found = scheduled_job(
                 each.job,
                 each.pods,
@@ -154,13 +155,13 @@ def describe_all(
                 reports=each.reports,
                 priorities=priorities,
                 before=each.before,
-                unfit=active(unfit, now_s),
+                rejected_nodes=active(rejected_nodes, now_s),
                 cordoned=cordoned,
                 failed=(failed or {}).get(key[0], 0),
                 barred=each.job is not None and each.job.uid in barred,
                 configured=configured,
             )
-            described[key] = Described(found, unfit, verdict_due_s(each.pods, now_s))
+            described[key] = Described(found, rejected_nodes, verdict_due_s(each.pods, now_s))
         except Exception as error:
             described[key] = Described(
                 replace(scheduled_job(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
@@ -179,8 +180,8 @@ def plan_round(
     history: History,
     cluster: LendingInput | None = None,
 ) -> PlannedRound:
-    """What the profile decides for these jobs, by their keys in the Snapshot, and for which that failed. `cluster`:
-    what is known of loans, where there may be any."""
+    """What the profile decides for these jobs, by their names in the Snapshot. `cluster`: what is known of loans, where
+    there may be any."""
     lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
@@ -193,18 +194,18 @@ def plan_round(
 
 
 def _leaving(found: JobView, nodes: Collection[str]) -> bool:
-    """Whether a job has pods on these nodes that nothing has told to end yet: one that is past its preparation leaves
-    at once, and a stop would come after that."""
+    """Whether a job has pods on these nodes that are not ending yet: a job that is past its preparation leaves at once,
+    before a stop could make it."""
     goes = found.state is not None and found.state.phase not in ("Stable", "Preparing")
-    return not goes and any(node in nodes for node in (*found.taken, *found.others))
+    return not goes and any(node in nodes for node in (*found.used, *found.others))
 
 
-# -- For how long promised room is kept for pods that do not come, and whose next promise is worth less ----------------
-# Room that is kept costs who is promised it nothing: a job whose pods can never start (scheduling gates, a quota that
-# admits none) would keep it from all others, and the same job under another name could do so again, for ever. So who
-# says why his pods do not come is not waited for, and promises that failed count against their namespace for a while.
+# -- Reservations that failed ------------------------------------------------------------------------------------------
+# Reserved capacity costs its job nothing. A job whose pods can never start (scheduling gates, a quota that admits none)
+# would keep it from all others, and the same job under another name could do so again, for ever. So a job whose pods
+# are known not to come gets little time, and reservations that failed count against their namespace for a while.
 
-# So long a failed promise counts, in seconds.
+# Seconds that a failed reservation counts.
 _REMEMBERED_S: Final = 600.0
 # More of them change nothing.
 _MOST: Final = 8
@@ -212,7 +213,7 @@ _MOST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """What is asked of a look: whether it is a promise that failed, or one that nobody has moved into yet."""
+    """`failed`: no pod came in time. `open`: no pod has come yet."""
 
     uid: str
     failed: bool
@@ -220,11 +221,11 @@ class _Reservation:
 
 
 class ReservationFailures:
-    """How many promises to each namespace's jobs failed lately. Times are in seconds of one clock."""
+    """How many reservations of each namespace's jobs failed lately. Times are in seconds of one clock."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
-        self._told: Mapping[str, int] = {}
+        self._seen: Mapping[str, int] = {}
 
     def clear(self) -> None:
         """Forget them."""
@@ -240,37 +241,37 @@ class ReservationFailures:
         return {namespace: len(times) for namespace, times in self._at.items()}
 
     def changed(self, keys: Iterable[Key], now_s: float) -> set[Key]:
-        """Those of the jobs in whose namespace there are more or fewer than at the last such question."""
-        before, self._told = self._told, self.counts(now_s)
-        others = {name for name in {*before, *self._told} if before.get(name) != self._told.get(name)}
+        """The jobs of these in whose namespace the count has changed since the last call."""
+        before, self._seen = self._seen, self.counts(now_s)
+        others = {name for name in {*before, *self._seen} if before.get(name) != self._seen.get(name)}
         return {key for key in keys if key[0] in others} if others else set()
 
     def follow(self, key: Key, before: JobView | None, found: JobView | None, now_s: float) -> None:
-        """A look at a job; None: there is no such job (any more)."""
-        was, is_ = _hope(before), _hope(found)
+        """Compare a job's description with its last one; None: the job does not exist."""
+        was, is_ = _reservation(before), _reservation(found)
         same = was is not None and is_ is not None and was.uid == is_.uid
         failed = is_ is not None and is_.failed and not (same and was is not None and was.failed)
-        # A job that goes before any of its pods has a node kept the room in vain, too.
-        left = was is not None and was.open and not (same and _goes_on(found)) and not _came(found)
+        # The reservation of a job that is deleted before any of its pods has a node has failed, too.
+        left = was is not None and was.open and not (same and _stays(found)) and not _came(found)
         if failed or left:
             self._at.setdefault(key[0], deque(maxlen=_MOST)).append(now_s)
 
 
-def _hope(found: JobView | None) -> _Reservation | None:
+def _reservation(found: JobView | None) -> _Reservation | None:
     if found is None or found.source is None:
         return None
-    awaits = found.awaited_since_s is not None
-    promised = found.job is not None and awaits and not found.bound and any(found.awaited.values())
-    return _Reservation(found.source.uid, found.job is None and awaits, promised)
+    pending = found.pending_since_s is not None
+    open_ = found.job is not None and pending and not found.bound and any(found.pending.values())
+    return _Reservation(found.source.uid, found.job is None and pending, open_)
 
 
-def _goes_on(found: JobView | None) -> bool:
-    """Whether a job is still there and decided for, or is aside as its promise failed."""
-    return found is not None and (found.job is not None or found.awaited_since_s is not None)
+def _stays(found: JobView | None) -> bool:
+    """Whether a job is still decided for, or is not since its reservation failed."""
+    return found is not None and (found.job is not None or found.pending_since_s is not None)
 
 
 def _came(found: JobView | None) -> bool:
-    """Whether pods had a node after all: they have it yet, or the job has succeeded meanwhile."""
+    """Whether pods came after all: they are still there, or the job has succeeded meanwhile."""
     if found is None:
         return False
     return bool(found.others) or (found.source is not None and found.source.status().is_true("Succeeded"))

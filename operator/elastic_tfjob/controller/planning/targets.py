@@ -1,8 +1,7 @@
 """From a Plan to the targets of jobs. Pure.
 
-Only what fits beside what stands on the nodes at this moment becomes a target. A job that shall have the room of
-another one waits until that one has given it up: the plan is made anew by then, from a Snapshot that knows what was
-promised.
+Only what fits on the nodes beside what is used at this moment becomes a target. A job that is to get the capacity of
+another one waits until that one has released it: by then there is a new plan, from a Snapshot with all reservations.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,10 +10,11 @@ from typing import Final, cast
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, bytes_of
+from elastic_tfjob.controller.model.settings import FIXED
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Role
 from elastic_tfjob.controller.planning.job_view import JobView
-from elastic_tfjob.controller.planning.request import asked_for, decided, promised, refused_target
+from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.plan import TOLD, Plan
@@ -24,7 +24,7 @@ from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY, Memory
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["decide", "decide_fixed", "released", "suspended"]
+__all__ = ["decide", "decide_fixed", "released", "suspended", "without_plan"]
 
 # The annotation's name, and the job's uid in it.
 _BESIDE_BYTES: Final = 256
@@ -37,14 +37,14 @@ def _raise(_: str, error: Exception) -> None:
 def decide(
     plan: Plan, candidates: Mapping[str, JobView], left_out: Callable[[str, Exception], None] = _raise
 ) -> dict[str, Target]:
-    """The targets to write, by the jobs' keys in the Snapshot: what changed and can be had now, why the others wait,
-    and the sizes of jobs that run without a target (they began under another profile). `left_out` is told of a job
-    for which that fails."""
-    # A node that this plan borrows is not lent yet: nothing is promised there before it is.
+    """The targets to write, by the jobs' names in the Snapshot: changes that fit now, the reasons why other jobs wait,
+    and the sizes of jobs that run without a target (they began under another profile). `left_out` is called with each
+    job for which that fails."""
+    # A node that this plan borrows is not lent yet: no target has it before it is.
     free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
     for scheduled in candidates.values():
         if scheduled.job is not None:
-            for name, taken in scheduled.held.items():
+            for name, taken in scheduled.reserved.items():
                 if name in free:
                     free[name] = free[name].minus(taken)
     targets: dict[str, Target | None] = {}
@@ -91,30 +91,37 @@ def decide(
 
 
 def _remembering(target: Target, scheduled: JobView, memory: Memory | None) -> Target:
-    """The target with what is to be remembered of the job; None: what was."""
+    """The target with this memory of the job; None: with its last one."""
     if memory is None:
         memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
     return target if target.memory == memory else replace(target, memory=memory)
 
 
 def _stoppable(scheduled: JobView) -> bool:
-    """Whether the job can go on later from where it was."""
+    """Whether the job can continue later from where it was."""
     return scheduled.terms is not None and scheduled.terms.stoppable
 
 
+def without_plan(scheduled: JobView, profile: str) -> Target | None:
+    """The target of a job that follows without a plan of this profile; None: it stays as it is."""
+    if profile == FIXED:
+        return decide_fixed(scheduled)
+    return suspended(scheduled) if scheduled.followed else released(scheduled, profile)
+
+
 def decide_fixed(scheduled: JobView) -> Target | None:
-    """What profile `fixed` writes for a job: nothing, but where a person asks for another size of a job that has one
-    from us, or it still waits for a start that another profile owes it."""
+    """The target under profile `fixed`: None, except where a person asks for another size of a job that has one from
+    this operator, or where the job still waits for a start under another profile."""
     terms, target, state = scheduled.terms, scheduled.target, scheduled.state
     if terms is None or terms.spec.run_policy.suspend:
         return None
-    if (start := _started(scheduled, "fixed")) is not None:
+    if (start := _started(scheduled, FIXED)) is not None:
         return start
     if target is None and state is None:
         return None
     if terms.elasticity.placement == "none":
-        return _edited(scheduled, "fixed")
-    size, _ = promised(terms, target, state, started=True)
+        return _edited(scheduled, FIXED)
+    size, _ = reserved_size(terms, target, state, started=True)
     asked, why = asked_for(terms, target, state, size)
     wanted = {**size, **asked}
     declared = _declared(scheduled, wanted)
@@ -128,7 +135,7 @@ def decide_fixed(scheduled: JobView) -> Target | None:
         reason=why,
         declared=declared,
         cause="asked",
-        code="by-a-person",
+        code="requested-size",
     )
     return _remembering(new, scheduled, None)
 
@@ -149,7 +156,7 @@ def _started(scheduled: JobView, profile: str) -> Target | None:
 
 
 def _edited(scheduled: JobView, profile: str) -> Target | None:
-    """The declared size, where the replicas of the spec are others than those that the job has its size from."""
+    """The declared size, where the replicas of the spec differ from those that the job has its size from."""
     assert scheduled.terms is not None
     seen = decided(scheduled.target, scheduled.state)
     if not seen or dict(seen) == dict(scheduled.terms.declared):
@@ -169,7 +176,7 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
 
 
 def suspended(scheduled: JobView) -> Target | None:
-    """Nothing, for a job that the profile decides for and that a person has suspended; None for others."""
+    """The empty target, for a job that the profile decides for and that a person has suspended; None for others."""
     terms, target = scheduled.terms, scheduled.target
     if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
         return None
@@ -179,7 +186,7 @@ def suspended(scheduled: JobView) -> Target | None:
 
 
 def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]:
-    """What a change takes by node beyond what the job holds; what it gives up itself is deducted."""
+    """What a change needs by node beyond the job's reservations, less what the job itself releases."""
     assert scheduled.job is not None
     spec, needed = scheduled.job.spec, dict[str, Resources]()
 
@@ -196,9 +203,9 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
         if scheduled.bound.get((name, index)) == node:
             # Also less: replicas give CPU back before those that are added start, which else could never be.
             shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
-        elif not (scheduled.awaited.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
+        elif not (scheduled.pending.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
             shift(node, group.request._replace(cpu=cpu))
-    for role, node in {**scheduled.awaited, **scheduled.bound}.items():
+    for role, node in {**scheduled.pending, **scheduled.bound}.items():
         if role not in wanted and node in needed:
             group = spec.group(role[0])
             assert group is not None
@@ -208,7 +215,7 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
 
 
 def _promised_there(scheduled: JobView, name: str, index: int, node: str) -> bool:
-    """Whether a replica of a lost node has room on this one already."""
+    """Whether a replica of a lost node has a reservation on this one already."""
     assert scheduled.job is not None
     names = scheduled.job.placement.get(name, ())
     return index < len(names) and names[index] == node
@@ -295,7 +302,7 @@ def _declared(scheduled: JobView, replicas: Mapping[str, int]) -> Mapping[str, i
 
 
 def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:
-    """Whether a job runs with so many replicas, and is on its way to no other size; one that waits begins with them."""
+    """Whether a job runs with these replicas and is not on its way to another size; a waiting job begins with them."""
     state = scheduled.state
     if state is None or not state.replicas:
         return True
@@ -346,8 +353,8 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
 
 
 def _differs(wanted: Target, known: Target | None) -> bool:
-    """Whether there is anything new in a target but, for a job that goes on running, other words. What is remembered
-    of the job is new, too, and asks nothing of it."""
+    """Whether a target is new, apart from the reason of a job that continues to run. A new memory counts, though it
+    asks nothing of the job."""
     if known is None:
         return True
     same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (

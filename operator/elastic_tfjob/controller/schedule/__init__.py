@@ -1,1 +1,1 @@
-"""All jobs: Snapshot, Plan, targets."""
+"""The loop that plans all jobs, and writes their targets, events and loans."""

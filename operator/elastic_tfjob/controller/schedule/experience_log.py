@@ -1,6 +1,6 @@
-"""What rounds saw and decided, appended to files of a volume, for `train-policy --follow`.
+"""Snapshots and plans of rounds, appended to files of a volume for `train-policy --follow`.
 
-Learning is beside the point of a round: whatever goes wrong here is told, and changes nothing else.
+No round depends on it: an error here is logged and counted, and changes nothing else.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 SPACING_S: Final = 5.0
 """Least time between two lines."""
 SLOT_S: Final = 60.0
-"""A line is due so often where the profile has no interval, and no job is new."""
+"""Time between two lines where the profile has no interval, and no job is new."""
 MOST_BYTES: Final = 16 << 20
 """A file that is larger is closed."""
 KEPT: Final = 3
@@ -43,8 +43,8 @@ class ExperienceLog:
         self._writing = False
 
     def note(self, plan: Plan | None, interval_s: float) -> None:
-        """Write what this plan saw and decided, if a line is due: each slot, and soon after a job has come. Nobody
-        waits for it, and while one is being written there is no other."""
+        """Write this plan and its Snapshot, if a line is due: in each slot, and soon after a job was created. The
+        caller does not wait for it, and a line is skipped while another one is being written."""
         now = time.monotonic()
         passed_s = now - self._written_at
         if self._path is None or plan is None or self._writing or passed_s < SPACING_S:

@@ -1,7 +1,7 @@
-"""All that the scheduling loop tells jobs: of deadlines, of their training loss, why one is not scheduled, and why one
-is neither stopped nor moved.
+"""The events that the scheduling loop sends to jobs: about deadlines, the training loss, and why a job is not
+scheduled, stopped or moved.
 
-None of it decides anything, and nothing that fails here holds up a target.
+Nothing is decided here, and no error here delays a target.
 """
 
 import asyncio
@@ -36,22 +36,24 @@ from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.deadlines import Doubt, Judged, judge_all
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import JobRequest
-from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, in_turn
+from elastic_tfjob.controller.schedule.job_entry import JobEntry
+from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, round_robin
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.reasons import Code, Reason
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import RECENT, LossState
 
 __all__ = ["DeadlineEvents", "JobEvents", "LossEvents", "unadjusted", "unusable"]
 
-# What a job is told where the profile goes by its training loss (it has none, it is no number, or it rises), or by what
-# it has left (nobody knows how much that is, or what it holds cannot be changed).
+# -- Events about the training loss and the work left ------------------------------------------------------------------
+# A job gets them where the profile decides by its training loss (there is none, it is no number, or it rises), or by
+# the work that it has left (the amount is unknown, or the job's resources cannot be changed).
 #
-# Each thing is told once, when it is stored that it was: so another operator does not tell it again.
+# Each event is sent once, after an annotation has recorded it: so another operator does not send it again.
 
 PATIENCE_S: Final = 60.0
-"""A job that has trained for so long, and has said how far it is, has had the time to report its loss."""
+"""Seconds after which a job that trains and reports its steps has had the time to report its loss."""
 # Writes that are under way at once, of all namespaces and of one: a profile that goes by the loss may come to thousands
 # of jobs that report none, and the webhook of one tenant may be slow.
 _AT_ONCE: Final = 100
@@ -69,9 +71,9 @@ _SAYS: Final[Mapping[Topic, str]] = {
 }
 
 _WORK: Final[Mapping[Topic, str]] = {
-    "work-unknown": "nothing tells how many steps this job takes: it counts as one that will run as long again as it "
-    "has run. Give it the annotation total-steps",
-    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) leave no room, or "
+    "work-unknown": "the number of steps of this job is unknown: it counts as one that will run as long again as it "
+    "has run. Set the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) allow no change, or "
     "Kueue has admitted it with what it requests",
 }
 _ALL_KEPT: Final = (
@@ -81,8 +83,7 @@ _ALL_KEPT: Final = (
 
 
 def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
-    """What keeps a profile that goes by what is left from doing more for a job that runs; nothing that cannot be told
-    yet."""
+    """What keeps a profile that decides by the work left from doing more for a running job, as far as it is known."""
     if not job.placement or job.phase != "running":
         return
     if not job.spec.movable:
@@ -96,7 +97,7 @@ def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
 
 def unusable(job: CoreJob, now_s: float) -> Topic | None:
     """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing,
-    or it cannot be told yet."""
+    or it is not known yet."""
     loss = job.loss
     if not job.placement or job.phase != "running":
         return None
@@ -126,8 +127,7 @@ class LossEvents:
         self._turns = 0
 
     def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
-        """See whether there is something to tell a job that it has not been told, where the profile goes by the loss or
-        else by what is left."""
+        """Find the event that the job is to get, where the profile decides by the loss, or else by the work left."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
         known = _told(source) if source is not None and topics else frozenset()
@@ -142,7 +142,7 @@ class LossEvents:
         self._due.pop(key, None)
 
     def tell(self, group: asyncio.TaskGroup) -> None:
-        """Tell what there is to tell, beside later rounds: one job of each namespace after the other."""
+        """Send the events that are due, beside later rounds: one job of each namespace after the other."""
         under_way = Counter(namespace for namespace, _ in self._writing)
         free = _AT_ONCE - len(self._writing)
         if free <= 0 or not self._due:
@@ -150,7 +150,7 @@ class LossEvents:
         present = {namespace for namespace, _ in self._due}
         self._served = {name: turn for name, turn in self._served.items() if name in present}
         self._turns += 1
-        for key in in_turn((key for key in self._due if key not in self._writer), self._served):
+        for key in round_robin((key for key in self._due if key not in self._writer), self._served):
             namespace = key[0]
             if not free:
                 return
@@ -158,7 +158,7 @@ class LossEvents:
                 continue
             self._served[namespace] = self._turns
             topic = self._due.pop(key)
-            # The job as it is now: it may have been told since the round read it.
+            # The job as it is now: another round may have recorded the event meanwhile.
             job = self._jobs.one(key)
             if job is None or topic in _told(job) or not room_for_notices(job.annotations):
                 continue
@@ -182,7 +182,7 @@ class LossEvents:
 
 
 def _topics(job: CoreJob, now_s: float, *, by_loss: bool) -> Iterator[Topic]:
-    """What there is to tell, the first one first. A profile that goes by the loss moves jobs, too."""
+    """What the job can be told, the most important first. A profile that decides by the loss moves jobs, too."""
     if not by_loss:
         yield from unadjusted(job, now_s)
         return
@@ -195,8 +195,8 @@ def _event(topic: Topic) -> Event:
     if topic == "all-kept":
         return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
-        return Event("Normal", "NotAdjusted", f"The profile gives CPU by what is left to do, and {_WORK[topic]}")
-    says = f"The profile goes by the training loss, and {_SAYS[topic]}"
+        return Event("Normal", "NotAdjusted", f"The profile gives CPU by the work left, and {_WORK[topic]}")
+    says = f"The profile decides by the training loss, and {_SAYS[topic]}"
     rises = topic in ("loss-never-fell", "loss-rises")
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
@@ -212,12 +212,12 @@ def _told(job: objects.TFJob) -> frozenset[Topic]:
 # leaves the event out, and the annotation has the words.
 
 _LOOK_S: Final = 10.0
-# So long a look takes at most: a job takes 0.3 ms, one that is late 2 ms. Those that it does not come to are next.
+# Seconds that a look takes at most: a job takes 0.3 ms, a late one 2 ms. Jobs that it does not reach come first next.
 _MOST_S: Final = 0.2
-# Jobs that one look is about, namespace after namespace in turn; and what it writes at most.
+# Jobs of one look, one of each namespace after the other; and its writes at most.
 _VERDICTS_AT_ONCE: Final = 1000
 _WRITES: Final = 100
-# What may change back and forth is told of a job no more often than this; its annotation has the newest words.
+# Least seconds between two events of a verdict that may change back and forth; the annotation has the newest words.
 _AGAIN_S: Final = 600.0
 _WAVERS: Final = ("DeadlineAtRisk", "DeadlineUnattainable")
 
@@ -245,7 +245,7 @@ class _Followed:
 
 
 class DeadlineEvents:
-    """`follow` is told of each job that is new or has changed, `look` called in each round with its plan."""
+    """`follow` is given each job that is new or has changed, and `look` is called in each round with its plan."""
 
     def __init__(self, jobs: Informer[TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
@@ -280,7 +280,9 @@ class DeadlineEvents:
         present = {namespace for namespace, _ in self._followed}
         self._served = {name: look for name, look in self._served.items() if name in present}
         self._looks += 1
-        chosen = in_turn((key for key in self._followed if key not in self._writer), self._served)[:_VERDICTS_AT_ONCE]
+        chosen = round_robin((key for key in self._followed if key not in self._writer), self._served)[
+            :_VERDICTS_AT_ONCE
+        ]
         turn = {key: self._followed[key] for key in chosen}
         for key, each in turn.items():
             # A round may have read the job before the last write of its verdict, which it would tell once more.
@@ -318,7 +320,7 @@ class DeadlineEvents:
         there = [key for key in due if self._followed.get(key) is turn[key]]  # others went meanwhile
         writes = [key for key in there if due[key].annotations or turn[key].deadline_s is None]
         writes.sort(key=lambda key: not (due[key].reached or turn[key].deadline_s is None))
-        writes = in_turn(writes, self._served)
+        writes = round_robin(writes, self._served)
         begun, postponed = writes[:_WRITES], writes[_WRITES:]
         unwritten = frozenset(postponed)
         for key in there:
@@ -374,62 +376,65 @@ def _without_verdict(job: TFJob) -> dict[str, str | None]:
 
 log = structlog.get_logger(__name__)
 
-# Characters of an error that are told.
+# Characters of an error in an event.
 _WORDS: Final = 500
-# What a plan expects is told for so long, in seconds: some profiles plan every half hour only.
+# Seconds for which a plan's forecasts are shown: some profiles plan every half hour only.
 _BELIEVED_S: Final = 3600.0
 
 
 class JobEvents:
-    """`follow` is given each job that is new or has changed, and `look` is called in each round."""
+    """`follow` is given each job that is new or has changed, and `look` is called in each round. What jobs were told is
+    in their `entries`."""
 
-    def __init__(self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder) -> None:
+    def __init__(
+        self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder, entries: Mapping[Key, JobEntry]
+    ) -> None:
         self._jobs = jobs
         self._recorder = recorder
-        # By job its uid and the codes of what it was told of what it keeps: a profile may want the same in each round.
-        self._kept: dict[Key, tuple[str, set[Code]]] = {}
+        self._entries = entries
         writer = AnnotationWriter(api, jobs.seen, "notices")
         self._verdicts = DeadlineEvents(jobs, recorder, writer)
         self._losses = LossEvents(jobs, recorder, writer)
-        # Which jobs, by uid, have their checkpoints in a place of a namespace; and where each job has them.
+        # The jobs, with their uids, that have their checkpoints in a place of a namespace.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
-        self._place_of: dict[Key, tuple[str, str]] = {}
         self._plan: Plan | None = None
 
-    def follow(self, key: Key, job: TFJob | None) -> None:
+    def follow(self, entry: JobEntry, job: TFJob | None) -> None:
         """The job as it is now; None: it is gone."""
-        self._verdicts.follow(key, job)
+        self._verdicts.follow(entry.key, job)
         if job is None:
-            self._losses.forget(key)
-            self._kept.pop(key, None)
-            self._leave_place(key)
+            self._losses.forget(entry.key)
+            entry.notices_sent = None
+            self._leave_place(entry)
 
-    def described(self, scheduled: JobView) -> None:
-        """Tell what is known of a job that the profile is to decide for, or has been."""
+    def described(self, entry: JobEntry, scheduled: JobView) -> None:
+        """Send the events that follow from a job's description."""
         if scheduled.source is not None:
-            self._take_place(scheduled.source, scheduled.terms)
+            self._take_place(entry, scheduled.source, scheduled.terms)
         if scheduled.source is None or not scheduled.followed:
             return
         for problem in scheduled.terms.problems if scheduled.terms is not None else ():
             self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
-        if scheduled.job is None and scheduled.awaited_since_s is not None:
-            nodes = ", ".join(sorted({node for node in scheduled.awaited.values() if node})) or "any node"
-            message = f"Its pods did not come to {nodes}: the room that was kept for them there is given to others"
+        if scheduled.job is None and scheduled.pending_since_s is not None:
+            nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
+            message = (
+                f"Its pods did not start on {nodes} in time: the capacity reserved for them is given to other jobs"
+            )
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, job: TFJob, terms: JobRequest | None) -> None:
+    def _take_place(self, entry: JobEntry, job: TFJob, terms: JobRequest | None) -> None:
         """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
         place = terms.place if terms is not None else None
         if place is None or job.deleting:
-            self._leave_place(job.key)
+            self._leave_place(entry)
             return
         where = job.namespace, place
-        if self._place_of.get(job.key) != where:
-            self._leave_place(job.key)
+        if entry.checkpoints != where:
+            self._leave_place(entry)
         there = self._places.setdefault(where, {})
         if there.get(job.key) == job.uid:
             return
-        there[job.key], self._place_of[job.key] = job.uid, where
+        there[job.key], entry.checkpoints = job.uid, where
         others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
@@ -438,26 +443,27 @@ class JobEvents:
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
 
-    def _leave_place(self, key: Key) -> None:
-        if (where := self._place_of.pop(key, None)) is not None:
+    def _leave_place(self, entry: JobEntry) -> None:
+        where, entry.checkpoints = entry.checkpoints, None
+        if where is not None:
             there = self._places[where]
-            there.pop(key, None)
+            there.pop(entry.key, None)
             if not there:
                 del self._places[where]
 
     def by_needs(self, key: Key, found: JobView, now_s: float, needs: Set[str]) -> None:
-        """The profile goes by the training loss of this job, or gives CPU by what it has left and nothing else."""
+        """Note events about the loss or the work left, where the profile decides by these."""
         if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
-    def left_out(self, job: TFJob, error: BaseException) -> None:
-        """Nothing is decided for a job, as that failed."""
-        message = f"Left out of scheduling: {str(error) or type(error).__name__}"[:_WORDS]
+    def skipped(self, job: TFJob, error: BaseException, retry_s: float) -> None:
+        """Nothing is decided for the job for this time."""
+        message = f"Skipped by the scheduler, retry in {retry_s:.0f} s: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
 
     def forecast(self, key: Key) -> Forecast | None:
-        """What the last plan expects of a job that holds nodes, to be told to people. None: no plan knows of it, or
-        the last one is old, as rounds fail."""
+        """The last plan's forecast for a job that holds nodes. None: no plan has the job, or the last plan is old since
+        rounds fail."""
         plan = self._plan
         if plan is None or time.time() - plan.snapshot.now > _BELIEVED_S:
             return None
@@ -468,7 +474,7 @@ class JobEvents:
             return None
 
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
-        """Tell what is new by the plan of this round (None: there is none), with writes in `group`."""
+        """Send what is new by the plan of this round (None: there is none), with writes in `group`."""
         self._plan = plan
         try:
             self._tell_kept(plan.kept if plan is not None else {})
@@ -483,13 +489,12 @@ class JobEvents:
         for name, why in kept.items():
             namespace, _, job_name = name.partition("/")
             key = namespace, job_name
-            if (job := self._jobs.one(key)) is None:
+            job, entry = self._jobs.one(key), self._entries.get(key)
+            if job is None or entry is None:
                 continue
-            uid, told = self._kept.get(key, ("", set[Code]()))
-            if uid != job.uid:
-                told = set()
-                self._kept[key] = job.uid, told
-            if why.code not in told:
-                told.add(why.code)
-                message = f"The profile would stop or move this job, which keeps what it has: {why}"
+            if entry.notices_sent is None or entry.notices_sent[0] != job.uid:
+                entry.notices_sent = job.uid, set()
+            if why.code not in (sent := entry.notices_sent[1]):
+                sent.add(why.code)
+                message = f"The profile wanted to stop or move this job, but cannot: {why}"
                 self._recorder.record(job, Event("Normal", "NotStopped", message))

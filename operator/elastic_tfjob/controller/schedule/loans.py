@@ -1,8 +1,7 @@
-"""Loans of nodes, carried out: what a round has to know of them is gathered, and what it decides is written to nodes.
+"""Loans of nodes: the input of a round is collected, and its decisions are written to nodes.
 
-The leader's scheduling loop is the only writer. Each write reads the node first, and is dropped where it is another
-than the one that was decided for; the server refuses it where it has changed after that. What is not written is
-decided anew by a later round.
+The leader's scheduling loop is the only writer. Each write reads the node first, and is dropped if the node has changed
+since the decision; the server refuses it if the node changes after that. A later round decides again.
 """
 
 import asyncio
@@ -56,19 +55,19 @@ __all__ = ["Loans"]
 
 log = structlog.get_logger(__name__)
 
-# A node that could not be written is not tried again for so long; where the right is missing, no node is offered.
+# Seconds until a node that could not be written is tried again; and, where the right is missing, until any is offered.
 _REFUSED_S: Final = 30.0
 _FORBIDDEN_S: Final = 300.0
 _WRITE_S: Final = 15.0
-# So long a round waits for pods that it has not read before.
+# Seconds that a round waits for the first list of pods.
 _READ_S: Final = 5.0
-# Pods that are still there so long after the stop of their jobs are not waited for.
+# Seconds after the stop of their jobs for which pods are waited for.
 _HARD_S: Final = 60.0
 
 
 class Loans:
-    """What the loop knows of loans, and their writer. `wants`: the nodes that somebody says pools want. `owned`:
-    whether a TFJob that is there owns a pod."""
+    """The loop's knowledge of loans, and their writer. `wants`: the number of nodes that pools are said to want.
+    `owned`: whether an existing TFJob owns a pod."""
 
     def __init__(
         self,
@@ -143,8 +142,8 @@ class Loans:
         *,
         plans: bool = True,
     ) -> LendingInput | None:
-        """What a round has to know; None where no node has to do with loans. Grows with all pods, in such a cluster
-        only. `plans`: whether a plan can stop jobs."""
+        """The input of a round; None where no node is concerned by loans. Its cost grows with all pods, in a cluster
+        with loans only. `plans`: whether a plan can stop jobs."""
         pools = configuration.pools
         nodes = {node.name: node for node in self._nodes if concerned(node, pools.keys())}
         if not nodes:
@@ -166,7 +165,7 @@ class Loans:
                     if _stays(pod, known.get(pod.key)):
                         staying.add(pod.node)
             else:
-                # Anybody can write the operator's label: whom no job stops, no node waits for.
+                # Every user can write the operator's label: no node waits for a pod that no job stops.
                 others.setdefault(pod.uid, _stray(pod))
         waiting = [pod for informer, _ in self._pending.values() for pod in informer]
         return LendingInput(
@@ -185,7 +184,7 @@ class Loans:
         )
 
     def decided(self, cluster: LendingInput | None, lent: Lending, loans: Iterable[Loan]) -> None:
-        """Take what a round decided, to be written by `write`, and show it."""
+        """Keep a round's decisions for `write`, and show them in metrics."""
         self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()
         self._evicted = lent.evicted
         for gauge, numbers in ((metrics.POOL_NODES, lent.counts), (metrics.POOL_PENDING, lent.pending)):
@@ -195,13 +194,13 @@ class Loans:
         self._tell_unplaced(lent.unplaced)
 
     def _tell_unplaced(self, pods: Collection[PendingPod]) -> None:
-        """Tell one pod of each namespace that begins to have such pods: whoever waits for a lent node to come back for
-        them would wait for ever."""
+        """Send an event to one pod of each namespace that begins to have such pods: no lent node will come back for
+        them."""
         first = {pod.namespace: pod for pod in reversed(tuple(pods))}
         count = Counter(pod.namespace for pod in pods)
         for namespace in first.keys() - self._unplaced:
             others = f", nor for {count[namespace] - 1} more of this namespace" if count[namespace] > 1 else ""
-            message = f"It fits on no node of its pool, lent ones included: none is recalled for it{others}"
+            message = f"It fits on no node of its pool, not even on a lent one: no node is recalled for it{others}"
             self._recorder.record(first[namespace], Event("Warning", "FitsNoPoolNode", message))
         self._unplaced = frozenset(first)
 
@@ -212,12 +211,12 @@ class Loans:
         pods: Iterable[Pod],
         candidates: Collection[JobView],
     ) -> None:
-        """Nothing plans: no node is lent, and those that are go back when their jobs have ended."""
+        """There is no plan: no node is lent, and lent nodes go back when their jobs have ended."""
         cluster = self.cluster(configuration, foreign, pods, candidates, plans=False)
         self.decided(cluster, NOTHING_LENT if cluster is None else lending(cluster, time.time()), ())
 
     def write(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        """Begin to write what was decided last; a node that is still being written is left to a later round."""
+        """Begin to write the last decisions; a node that is still being written is left to a later round."""
         writes, self._writes = self._writes, ()
         begun = []
         for write in writes:
@@ -237,8 +236,8 @@ class Loans:
         return begun
 
     async def _evict(self, pod: Pod) -> None:
-        """Delete a guest that no stop of its job has ended: the job may not be stopped any more, or cannot be read. Its
-        grace period is what Kubernetes gives a pod that says nothing."""
+        """Delete a guest that a stop of its job has not ended: the job may not be stopped any more, or cannot be read.
+        Its grace period is the default of Kubernetes."""
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
             async with asyncio.timeout(_WRITE_S):
@@ -254,7 +253,7 @@ class Loans:
         self._writing.discard(name)
 
     async def _write(self, write: LoanWrite) -> None:
-        """Write one node. Whatever goes wrong, the others are written, and a later round decides anew."""
+        """Write one node. After any error the others are written, and a later round decides again."""
         result = "failed"
         try:
             async with asyncio.timeout(_WRITE_S):
@@ -296,8 +295,8 @@ class Loans:
 
 
 def patch_of(write: LoanWrite, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The merge patch that makes of a node, as the API server has it, what is to be. Of its taints all others stay as
-    they are. The server refuses it where the node has changed."""
+    """The merge patch for a node as the API server has it. All other taints stay. The server refuses the patch if the
+    node has changed."""
     loan = write.seen.loan
     since = format_time(now) if write.renews or loan is None else loan.since
     stored = NodeLoan(write.stage, write.pool, since, write.why)
@@ -321,8 +320,8 @@ def _stray(pod: Pod) -> ForeignPod:
 
 
 def _stays(guest: Pod, found: JobView | None) -> bool:
-    """Whether no plan can stop a guest's job, as it is not loanable any more; one that has ended, was deleted or is
-    suspended goes by itself."""
+    """Whether no plan can stop a guest's job since it is no longer loanable; a job that has ended, was deleted or is
+    suspended leaves by itself."""
     source = found.source if found is not None else None
     if found is None or source is None or source.deleting or guest.terminating:
         return False
@@ -334,14 +333,14 @@ def _stays(guest: Pod, found: JobView | None) -> bool:
 
 
 def _of_loan(node: KubeNode) -> tuple[object, ...]:
-    """What a decision about a loan goes by."""
+    """The fields of a node that a decision about its loan depends on."""
     return node.uid, node.loan, node.tainted, node.pool, node.usable, node.cordoned
 
 
 def _told(write: LoanWrite, now_s: float) -> Event:
     pool, why = write.pool, write.why
     if write.late:
-        return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it all the same")
+        return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it back anyway")
     if write.stage == "loaned":
         return Event("Normal", "NodeLent", f"Pool {pool} lends it: {why}")
     if write.stage == "recalled":
@@ -352,15 +351,15 @@ def _told(write: LoanWrite, now_s: float) -> Event:
 
 
 def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozenset[str]:
-    """Nodes that loanable jobs of the profile hold, or shall hold by what is stored of them."""
+    """Nodes that loanable jobs of the profile use, or will use by their targets and states."""
     promised: set[str] = set()
     for candidate in candidates:
         if candidate.job is None or not candidate.job.spec.loanable:
             continue
-        promised.update(candidate.held)
+        promised.update(candidate.reserved)
         target = candidate.target
         if target is not None and candidate.state is not None and refused_target(target, candidate.state):
-            target = None  # nobody is on the way there
+            target = None  # the job does not go there
         for stored in (target, candidate.state, candidate.state.next if candidate.state is not None else None):
             if stored is not None:
                 promised.update(name for names in stored.nodes.values() for name in names)

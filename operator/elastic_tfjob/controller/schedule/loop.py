@@ -1,19 +1,17 @@
-"""The scheduling loop: Snapshot, Plan, and for each job whose target changes one patch of its annotation.
+"""The scheduling loop. Each round describes the jobs that changed, makes one plan for all jobs, and patches the target
+annotation of each job whose target changes.
 
-No job can stop the others: one that fails gets an event that says why, is left out, and is tried again later;
-where the core itself fails, plan_search.py finds those that make it fail. What grows with jobs is done in a thread.
+No job can stop the others: a job that fails gets an event that says why, is quarantined, and is tried again later. What
+grows with the number of jobs is computed in a thread.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -24,16 +22,13 @@ from elastic_tfjob.controller.kube.configuration import LearnedHistory
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.reports import Reports
-from elastic_tfjob.controller.kube.startup import on_volume
 from elastic_tfjob.controller.kube.supervise import excerpt, unending
 from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.model.settings import FIXED, Configuration
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes
-from elastic_tfjob.controller.planning.job_view import JobView, set_aside
-from elastic_tfjob.controller.planning.quarantine import Quarantine, SearchBudget, bisect_failing_jobs
+from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.round import (
     Described,
     ObservedJob,
@@ -42,25 +37,36 @@ from elastic_tfjob.controller.planning.round import (
     describe_all,
     plan_round,
 )
-from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
+from elastic_tfjob.controller.planning.targets import without_plan
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
+from elastic_tfjob.controller.schedule.fallback_planning import plan_with_fallback
+from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.controller.schedule.loans import Loans
+from elastic_tfjob.controller.schedule.profile_reload import ProfileReload
 from elastic_tfjob.controller.schedule.writers import TargetWriter
 from elastic_tfjob.scheduling.plan import Plan
-from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S, Profile, Reads
-from elastic_tfjob.scheduling.profiles import build
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
-__all__ = ["Jobs", "ProfileReload", "Scheduler", "Searched", "pause", "plan_with_search"]
+__all__ = ["Scheduler", "wait_for_next_round"]
 
-# -- When the next scheduling round begins -----------------------------------------------------------------------------
+log = structlog.get_logger(__name__)
+
+_SPACING_S: Final = 1.0
+"""Least time between the beginnings of two rounds."""
+_WRITES_S: Final = 1.0
+"""Seconds that a round waits for its writes. A write that a slow webhook delays continues beside the next rounds."""
+_SUSPECTED_S: Final = 3600.0
+"""After a job has made planning fail, jobs of its namespace that change are tried alone for this time."""
 
 
-async def pause(wake: asyncio.Event, begun: float, interval_s: float, spacing_s: float, *, on_change: bool) -> None:
-    """Until something changes, at least `spacing_s` and at most an interval after the last round began (monotonic
-    seconds)."""
+async def wait_for_next_round(
+    wake: asyncio.Event, begun: float, interval_s: float, spacing_s: float, *, on_change: bool
+) -> None:
+    """Return when something changes, at least `spacing_s` and at most an interval after the last round began (monotonic
+    seconds); or, without `on_change`, at the next multiple of the interval."""
     interval_s = max(interval_s, spacing_s)
     if on_change:
         # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
@@ -71,169 +77,6 @@ async def pause(wake: asyncio.Event, begun: float, interval_s: float, spacing_s:
     else:
         await asyncio.sleep(interval_s - time.time() % interval_s)
     wake.clear()
-
-
-# -- The profile that decides now --------------------------------------------------------------------------------------
-# That of the configuration, whose steps read a file anew where it has changed.
-
-LOOK_S: Final = 5.0
-"""Files are looked at so often."""
-WAIT_S: Final = 1.0
-"""So long a round waits for them, when they are looked at for the first time."""
-
-Stamps = tuple[tuple[int, int, int] | None, ...]
-
-
-class ProfileReload:
-    """`follow` before a round, then `of` in it."""
-
-    def __init__(self) -> None:
-        self._made: tuple[Configuration, Profile] | None = None
-        self._stamps: Stamps | None = None
-        self._looking: tuple[Profile, asyncio.Future[Stamps]] | None = None
-        self._looked_at = float("-inf")
-
-    def of(self, configuration: Configuration) -> Profile:
-        """The profile of this configuration. It reads no file: what is in them it has from `follow`."""
-        if self._made is None or self._made[0] is not configuration:
-            self._made, self._stamps = (configuration, _made(configuration)), None
-            for step in self._made[1].steps:
-                if isinstance(step, Reads):
-                    step.later()
-        return self._made[1]
-
-    async def follow(self, configuration: Configuration) -> bool:
-        """Look at the files that the profile reads; whether one of them is another than before, so that what was kept
-        of earlier rounds is of no use. A volume that hangs holds up nothing: what was read last holds."""
-        files = configuration.parameters.files
-        if not files:
-            return False
-        profile, before = self.of(configuration), self._stamps
-        if self._looking is None:
-            if before is not None and time.monotonic() - self._looked_at < LOOK_S:
-                return False
-            self._looked_at = time.monotonic()
-            self._looking = profile, on_volume(partial(_read, profile, files, before))
-            await asyncio.wait([self._looking[1]], timeout=WAIT_S)
-        read, future = self._looking
-        if not future.done():
-            return False
-        self._looking = None
-        if (error := future.exception()) is not None:
-            log.warning("files of the profile not read", files=files, error=excerpt(error))
-            return False
-        if read is not profile or future.result() == before:
-            return False
-        self._stamps = future.result()
-        log.info("read the files of the profile", profile=configuration.profile, files=files)
-        return before is not None
-
-
-def _made(configuration: Configuration) -> Profile:
-    # A move is a rescale, and one of the chief makes all pods anew: a change of size is not to cost that.
-    return replace(build(configuration.profile, configuration.parameters), repack=False)
-
-
-def _read(profile: Profile, files: tuple[str, ...], before: Stamps | None) -> Stamps:
-    """Have the steps read what is another than before; what tells it from others."""
-    stamps = tuple(map(_stamp, files))
-    if stamps != before:
-        for step in profile.steps:
-            if isinstance(step, Reads):
-                step.read()
-    return stamps
-
-
-def _stamp(file: str) -> tuple[int, int, int] | None:
-    """What tells a file's content from another; None for one that is not there."""
-    try:
-        stat = Path(file).stat()
-    except (OSError, ValueError):
-        return None
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
-
-
-# One plan for all jobs; where the core fails, for all but the jobs that make it fail, which are searched for.
-
-Jobs = Mapping[str, tuple[Key, JobView]]
-"""All jobs by their names in the core."""
-
-# What a search for the jobs that make the core fail may take. Most of its attempts are rounds of few jobs.
-_SEARCH: Final = SearchBudget(tries=2000, seconds=6.0)
-
-
-class Searched(NamedTuple):
-    """A plan, with the error of each job that it leaves out, and those that there was no time to try."""
-
-    planned: PlannedRound
-    failed: dict[Key, Exception]
-    untried: set[Key]
-
-
-async def plan_with_search(
-    plan: Callable[[Mapping[str, JobView], Snapshot | None], PlannedRound],
-    jobs: Jobs,
-    tried: Collection[Key],
-    *,
-    changed: Collection[Key],
-    doubtful: Collection[Key],
-    first: Container[Key],
-    previous: Snapshot | None,
-) -> Searched:
-    """What `plan` makes of the jobs that are `tried`, from the `previous` round's Snapshot; the others only hold what
-    they have. Where it fails, the search looks last at those that it bore in the last round, which have not `changed`.
-    Jobs in doubt are not even asked for with the others before they are tried by themselves. Of the jobs of one
-    namespace those in `first` come first. Computes in a thread."""
-    aside: dict[str, JobView] = {}
-
-    def of(chosen: set[Key], evolved: Snapshot | None) -> PlannedRound:
-        considered: dict[str, JobView] = {}
-        for name, (key, found) in jobs.items():
-            if key not in chosen and name not in aside:
-                aside[name] = set_aside(found)
-            considered[name] = found if key in chosen else aside[name]
-        return plan(considered, evolved)
-
-    async def attempt(keys: Collection[Key]) -> PlannedRound:
-        """From the last round where most jobs are asked for. Where that fails, the next is from scratch."""
-        nonlocal previous
-        if 2 * len(keys) <= len(tried):
-            return await asyncio.to_thread(of, set(keys), None)
-        evolved, previous = previous, None
-        planned = await asyncio.to_thread(of, set(keys), evolved)
-        previous = planned.snapshot
-        return planned
-
-    if not doubtful:
-        try:
-            return Searched(await attempt(tried), {}, set())
-        except Exception:
-            log.exception("bug: the core failed")
-            metrics.SCHEDULING_FAILURES.inc()
-    known = [key for key in tried if key not in changed and key not in doubtful]
-    new = [key for key in tried if key in changed and key not in doubtful]
-    groups = [_by_namespace(keys, first=first) for keys in (known, new, doubtful)]
-    isolated = await bisect_failing_jobs(groups, attempt, _SEARCH)
-    if isolated.offenders or isolated.untried:
-        log.warning("jobs make the core fail", offenders=len(isolated.offenders), untried=len(isolated.untried))
-        if doubtful:  # else it is counted already
-            metrics.SCHEDULING_FAILURES.inc()
-    return Searched(isolated.result, dict(isolated.offenders), set(isolated.untried))
-
-
-def _by_namespace(keys: Iterable[Key], *, first: Container[Key]) -> dict[str, list[Key]]:
-    """The same order each time, with these first."""
-    found: dict[str, list[Key]] = {}
-    for key in sorted(keys, key=lambda key: (key not in first, key)):
-        found.setdefault(key[0], []).append(key)
-    return found
-
-
-log = structlog.get_logger(__name__)
-
-_SPACING_S: Final = 1.0
-# A round waits so long for its writes. One that a slow webhook holds up goes on beside the rounds that follow.
-_WRITES_S: Final = 1.0
 
 
 class Scheduler:
@@ -262,8 +105,9 @@ class Scheduler:
         self._configuration = configuration
         self._priorities = priorities
         self._memory = memory if memory is not None else LearnedHistory()
+        self._barred = barred
         self._nodes = Informer(api, "/api/v1/nodes", KubeNode.parse, lambda _: None, touched=self._cluster_touched)
-        # An operator that keeps to one namespace sees the TFJobs of others as anybody's pods.
+        # An operator that keeps to one namespace sees the pods of TFJobs elsewhere as foreign.
         self._by_uid = bool(namespace)
         selector = "" if namespace else f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
         self._foreign = Informer(
@@ -277,37 +121,33 @@ class Scheduler:
         )
         self._wake = asyncio.Event()
         self._runs = False
+        # Jobs to describe in the next round.
         self._dirty: set[Key] = set()
-        self._candidates: dict[Key, JobView] = {}
-        self._managed: set[Key] = set()
+        self._entries: dict[Key, JobEntry] = {}
+        self._manages_jobs = False
+        self._failures = ReservationFailures()
+        # Until when (monotonic seconds) the namespaces are suspected that had a job which made planning fail.
+        self._suspected: dict[str, float] = {}
         self._snapshot: Snapshot | None = None
+        self._plan_made: Plan | None = None
+        # The nodes' capacities, the priority classes and the cordoned nodes: every job's description depends on them.
+        self._cluster_info: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
+        self._described_at = 0.0
+        # Grows with each reset: a round that began before it is given up.
+        self._epoch = 0
         self._profile = ProfileReload()
         self._experience = ExperienceLog(experience)
-        self._all_at = 0.0
-        # What a ScheduledJob is made from beside its job: the nodes' capacities and the priority classes.
-        self._around: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
-        # Jobs whose ScheduledJob will be another one without any change: what is promised, owed or refused for a time.
-        self._passing: set[Key] = set()
-        self._barred, self._failed = barred, ReservationFailures()
-        self._left_out = Quarantine()
-        # What the core bore in the last round; and what its search had no time to try: that is tried by itself first.
-        self._borne, self._untried = set[Key](), set[Key]()
-        self._unfit: dict[Key, Mapping[Pair, RejectedNodes]] = {}
         self._writer = TargetWriter(
             api,
             jobs,
-            known=self._candidates.get,
+            entries=self._entries,
             touched=self.touched,
-            later=self._look_later,
-            leave_out=self._leave_out,
+            later=self._dirty_later,
+            failed=self._quarantine,
         )
-        # What jobs are told, and the plan of the present round that it goes by.
-        self._notices = JobEvents(api, jobs, recorder)
-        self.forecast: Final = self._notices.forecast
+        self._events = JobEvents(api, jobs, recorder, self._entries)
+        self.forecast: Final = self._events.forecast
         self._loans = Loans(api, self._nodes, recorder, wants=wants, owned=self._owned, touched=lambda _: self.wake())
-        self._made: Plan | None = None
-        # Grows when all that is known is thrown away: a round that began before says nothing any more.
-        self._epoch = 0
 
     @property
     def nodes(self) -> Informer[KubeNode]:
@@ -316,51 +156,54 @@ class Scheduler:
 
     @property
     def foreign(self) -> Informer[ForeignPod]:
-        """The pods that take room on nodes and are no TFJob's; as for `nodes`."""
+        """The pods that take room on nodes and belong to no TFJob; read when `nodes` are."""
         return self._foreign
+
+    # -- What wakes the loop -------------------------------------------------------------------------------------------
 
     def touched(self, key: Key) -> None:
         """A job, one of its pods or what it reports has changed."""
-        if self._runs:  # else all are looked at when it does
+        if self._runs:  # `run` begins with all jobs
             self._dirty.add(key)
             self._wake.set()
 
-    def _look_later(self, key: Key) -> None:
+    def _dirty_later(self, key: Key) -> None:
         self._dirty.add(key)
 
     def _cluster_touched(self, _: Key) -> None:
-        # A thousand plain jobs coming and going are nothing to a loop that has no job to decide for.
-        if self._managed or self._configuration().pools:
+        # Thousands of foreign pods come and go: they wake only a loop that has something to decide.
+        if self._manages_jobs or self._configuration().pools:
             self._wake.set()
 
     def wake(self) -> None:
-        """Something else has changed that a round goes by."""
+        """Something else has changed that a round depends on."""
         self._wake.set()
 
     def configured(self) -> None:
         """The configuration has changed."""
-        self._begin_anew()
-        self._failed.clear()
+        self._reset()
+        self._failures.clear()
         self._wake.set()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
+        """Describe all jobs again in the next round, which plans from scratch."""
         self._epoch += 1
-        self._candidates.clear()
-        self._managed.clear()
         self._snapshot = None
-        self._untried.clear()
-        self._dirty.update(self._jobs.keys)
-        self._dirty.update(self._pods.keys)
+        for entry in self._entries.values():
+            entry.view, entry.not_tried = None, False
+        self._dirty.update(self._jobs.keys, self._pods.keys, self._entries)
+
+    # -- The loop ------------------------------------------------------------------------------------------------------
 
     async def run(self, holds: Callable[[], bool]) -> None:
-        """Decide for ever."""
+        """Decide for ever, in each round only while it `holds` that this replica leads."""
         self._runs = True
-        self._begin_anew()
+        self._reset()
         async with asyncio.TaskGroup() as group:
             watching = False
             while True:
                 configuration = self._configuration()
-                if configuration.profile != FIXED and not watching:
+                if configuration.decides and not watching:
                     watching = True
                     group.create_task(unending(self._nodes.run), name="nodes")
                     group.create_task(unending(self._foreign.run), name="foreign-pods")
@@ -375,10 +218,10 @@ class Scheduler:
                     except Exception:
                         metrics.SCHEDULING_FAILURES.inc()
                         log.exception("bug: the scheduling round failed; jobs keep what they have")
-                        self._begin_anew()
+                        self._reset()
                 parameters = configuration.parameters
                 interval_s = parameters.interval_s or LIVE_INTERVAL_S
-                await pause(self._wake, begun, interval_s, _SPACING_S, on_change=parameters.on_change)
+                await wait_for_next_round(self._wake, begun, interval_s, _SPACING_S, on_change=parameters.on_change)
 
     async def _round(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
         with metrics.SCHEDULING_SECONDS.time():
@@ -389,92 +232,88 @@ class Scheduler:
             now = time.time()
             begun = [self._writer.begin(key, target, now, group) for key, target in targets.items()]
             begun += self._loans.write(group)
-            plan, self._made = self._made, None
-            await self._notices.look(plan, group)
+            plan, self._plan_made = self._plan_made, None
+            await self._events.look(plan, group)
             self._experience.note(plan, configuration.parameters.interval_s)
             if tasks := [task for task in begun if task is not None]:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        fixed, epoch = configuration.profile == FIXED, self._epoch
-        if not fixed and await self._profile.follow(configuration):
+        """The targets to write: those that follow without a plan for jobs that changed, then those of the plan."""
+        epoch = self._epoch
+        if configuration.decides and await self._profile.follow(configuration):
             self._snapshot = None
         if epoch != self._epoch:
             return {}
+        now = time.monotonic()
         changed, self._dirty = self._dirty, set()
-        changed |= self._left_out.due
-        await self._describe(changed if fixed else self._looked_at(changed, configuration), configuration)
-        if not fixed and (again := self._failed.changed(self._managed, time.monotonic())):
-            await self._describe(again, configuration)
+        changed |= {entry.key for entry in self._entries.values() if entry.retried(now)}
+        if configuration.decides:
+            await self._describe(self._outdated(changed, configuration), configuration)
+            if again := self._failures.changed((entry.key for entry in self._managed()), time.monotonic()):
+                await self._describe(again, configuration)
+        else:
+            await self._describe(changed, configuration)
         if epoch != self._epoch:
             return {}
-        targets: dict[Key, Target] = {}
-        for key in changed:
-            found = self._candidates.get(key)
-            if found is None or key in self._left_out:
-                continue
-            try:
-                if fixed:
-                    target = decide_fixed(found)
-                elif found.followed:
-                    target = suspended(found)
-                else:
-                    target = released(found, configuration.profile)
-            except Exception as error:
-                self._leave_out(key, error)
-                continue
-            if target is not None:
-                targets[key] = target
-        if fixed or not (self._managed or self._loans.concerns(configuration)):
-            self._loans.without_plan(configuration, self._foreign, self._pods, self._candidates.values())
-            self._snapshot = None
-            return targets
-        return {**targets, **await self._plan(configuration, changed)}
+        targets = self._without_plan(changed, configuration)
+        if configuration.decides and (self._manages_jobs or self._loans.concerns(configuration)):
+            return {**targets, **await self._plan(configuration, changed)}
+        self._loans.without_plan(configuration, self._foreign, self._pods, self._views())
+        self._snapshot = None
+        return targets
 
-    def _looked_at(self, changed: set[Key], configuration: Configuration) -> set[Key]:
-        """The jobs to describe anew: those that changed; at every interval those that said how far they are, and those
-        of which something holds for a time only; and all when nodes or priorities are others. Of ten thousand jobs
-        that run there are few at a time. Between, progress is as predicted."""
+    def _managed(self) -> Iterable[JobEntry]:
+        return (entry for entry in self._entries.values() if entry.managed)
+
+    def _views(self) -> list[JobView]:
+        return [entry.view for entry in self._entries.values() if entry.view is not None]
+
+    def _owned(self, pod: Pod) -> bool:
+        return any(job.uid == pod.owner for job in self._jobs.of_job(pod.key))
+
+    # -- 1. Describe jobs ----------------------------------------------------------------------------------------------
+
+    def _outdated(self, changed: set[Key], configuration: Configuration) -> set[Key]:
+        """The jobs to describe again: those that changed; at every interval, those that reported, and those that time
+        alone may change; and all when nodes or priorities have changed. Few of ten thousand jobs change at a time.
+        Between two descriptions, a job's progress is predicted."""
         now = time.monotonic()
         usable = {node.name: node.allocatable for node in self._loans.usable()}
-        around = usable, dict(self._priorities()), self._loans.cordoned()
-        if around != self._around:
-            self._around, self._all_at = around, now
-            return changed | self._managed
-        if now - self._all_at < (configuration.parameters.interval_s or LIVE_INTERVAL_S):
+        info = usable, dict(self._priorities()), self._loans.cordoned()
+        if info != self._cluster_info:
+            self._cluster_info, self._described_at = info, now
+            return changed | {entry.key for entry in self._managed()}
+        if now - self._described_at < (configuration.parameters.interval_s or LIVE_INTERVAL_S):
             return changed
-        self._all_at = now
-        return changed | (self._managed & (self._reports.renewed() | self._passing))
+        self._described_at = now
+        reported = self._reports.renewed()
+        return changed | {entry.key for entry in self._managed() if entry.may_change or entry.key in reported}
 
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
-        """Bring the candidates of these jobs up to date."""
+        """Bring the entries of these jobs up to date, and drop those of jobs that are gone."""
         nodes = {node.name: node for node in self._loans.usable()}
-        seen: dict[Key, ObservedJob] = {}
+        observed: dict[Key, ObservedJob] = {}
         for key in keys:
-            job = self._jobs.one(key)
-            pods = self._pods.of_job(key)
+            job, pods = self._jobs.one(key), self._pods.of_job(key)
+            entry = self._entries.get(key)
             if job is None and not pods:
-                self._failed.follow(key, self._candidates.get(key), None, time.monotonic())
-                for known in (self._candidates, self._unfit):
-                    known.pop(key, None)
-                self._managed.discard(key)
-                self._passing.discard(key)
-                self._notices.follow(key, None)
-                self._writer.forget(key)
-                self._left_out.forget(key)
+                if entry is not None:
+                    self._drop(entry)
                 continue
-            before, unfit = self._candidates.get(key), self._unfit.get(key, {})
-            seen[key] = ObservedJob(job, pods, self._reports.of_job(key), before, unfit)
+            if entry is None:
+                entry = self._entries[key] = JobEntry(key)
+            observed[key] = ObservedJob(job, pods, self._reports.of_job(key), entry.view, entry.rejected_nodes)
         epoch, now = self._epoch, datetime.now(UTC)
         described = await asyncio.to_thread(
             describe_all,
-            seen,
+            observed,
             nodes,
             now,
             configuration.scope == "all",
             self._priorities(),
             cordoned=self._loans.cordoned(),
-            failed=self._failed.counts(time.monotonic()),
+            failed=self._failures.counts(time.monotonic()),
             barred=self._barred(),
             configured=configuration.injected.resources,
         )
@@ -482,68 +321,91 @@ class Scheduler:
             return
         needs = self._profile.of(configuration).needs
         for key, each in described.items():
-            self._take_in(key, each)
-            self._notices.by_needs(key, each.found, now.timestamp(), needs)
-        phases = Counter(found.job.phase for found in self._decided() if found.job is not None)
+            self._update(self._entries[key], each)
+            self._events.by_needs(key, each.found, now.timestamp(), needs)
+        phases = Counter(view.job.phase for view in self._views() if view.job is not None)
+        self._manages_jobs = bool(phases)
         for phase in ("waiting", "running", "rescaling"):
             metrics.SCHEDULED_JOBS.labels(phase).set(phases[phase])
 
-    def _take_in(self, key: Key, described: Described) -> None:
-        found, before = described.found, self._candidates.get(key)
-        self._candidates[key] = found
+    def _drop(self, entry: JobEntry) -> None:
+        """The job is gone, and so are its pods."""
+        del self._entries[entry.key]
+        self._failures.follow(entry.key, entry.view, None, time.monotonic())
+        self._events.follow(entry, None)
+
+    def _update(self, entry: JobEntry, described: Described) -> None:
+        view, before = described.found, entry.view
+        entry.view, entry.rejected_nodes = view, described.rejected_nodes
         if described.error is None:
-            self._failed.follow(key, before, found, time.monotonic())
-        self._notices.follow(key, found.source)
-        if before is not None and (found.terms is not before.terms or found.target != before.target):
-            self._left_out.forget(key)  # what was wrong with it may be mended
-        if described.unfit:
-            self._unfit[key] = described.unfit
-        else:
-            self._unfit.pop(key, None)
-        if found.lesson is not None:
-            self._memory.learn(key[0], *found.lesson)
-        (self._managed.add if found.job is not None else self._managed.discard)(key)
-        (self._passing.add if described.unfit or found.passing else self._passing.discard)(key)
+            self._failures.follow(entry.key, before, view, time.monotonic())
+        self._events.follow(entry, view.source)
+        if before is not None and (view.terms is not before.terms or view.target != before.target):
+            entry.quarantine = None  # the cause may be mended
+        if view.lesson is not None:
+            self._memory.learn(entry.key[0], *view.lesson)
         if described.error is not None:
-            self._leave_out(key, described.error)
+            self._quarantine(entry.key, described.error)
             return
         try:
-            self._writer.note_refusal(key, found)
+            self._writer.note_refusal(entry, view)
         except Exception as error:
-            self._leave_out(key, error)
+            self._quarantine(entry.key, error)
             return
         if described.again_s is not None:
-            asyncio.get_running_loop().call_later(described.again_s, self.touched, key)
-        self._notices.described(found)
+            asyncio.get_running_loop().call_later(described.again_s, self.touched, entry.key)
+        self._events.described(entry, view)
 
-    def _owned(self, pod: Pod) -> bool:
-        return any(job.uid == pod.owner for job in self._jobs.of_job(pod.key))
-
-    def _decided(self) -> Iterator[JobView]:
-        return (self._candidates[key] for key in self._managed)
-
-    def _leave_out(self, key: Key, error: BaseException) -> None:
+    def _quarantine(self, key: Key, error: BaseException) -> None:
         """Decide nothing for a job for a while; longer, if it is not the first time."""
-        self._left_out.add(key)
         namespace, name = key
-        log.warning("job left out of scheduling", namespace=namespace, job=name, error=excerpt(error))
-        found = self._candidates.get(key)
-        source = found.source if found is not None else None
-        source = source if source is not None else self._jobs.one(key)
-        if source is not None:
-            self._notices.left_out(source, error)
+        log.warning("job skipped by the scheduler", namespace=namespace, job=name, error=excerpt(error))
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        entry.failed(time.monotonic())
+        source = entry.view.source if entry.view is not None else None
+        if (job := source if source is not None else self._jobs.one(key)) is not None:
+            self._events.skipped(job, error, entry.quarantine.delay_s if entry.quarantine is not None else 0.0)
+
+    # -- 2. Decide -----------------------------------------------------------------------------------------------------
+
+    def _without_plan(self, changed: set[Key], configuration: Configuration) -> dict[Key, Target]:
+        """The targets of jobs that changed, as far as no plan is needed for them."""
+        now = time.monotonic()
+        targets: dict[Key, Target] = {}
+        for key in changed:
+            entry = self._entries.get(key)
+            if entry is None or entry.view is None or entry.quarantined(now):
+                continue
+            try:
+                target = without_plan(entry.view, configuration.profile)
+            except Exception as error:
+                self._quarantine(key, error)
+                continue
+            if target is not None:
+                targets[key] = target
+        return targets
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
-        """What the profile decides. In doubt are jobs that were not tried yet, or changed in a namespace that made the
-        core fail lately. One that the last round did not bear counts as changed."""
+        """The targets that change by the profile's plan. A job that the last plan did not have counts as changed. A job
+        is doubtful if the last search had no time for it, or if it changed in a suspected namespace."""
         profile = self._profile.of(configuration)
         own = {pod.uid for pod in self._pods} if self._by_uid else set()
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
-        cluster = self._loans.cluster(configuration, foreign, self._pods, self._candidates.values())
-        tried = {key for key in self._managed if key not in self._left_out}
-        all_jobs = {f"{key[0]}/{key[1]}": (key, found) for key, found in self._candidates.items()}
-        epoch = self._epoch
+        cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
+        epoch, now = self._epoch, time.monotonic()
+        jobs = {
+            f"{entry.key[0]}/{entry.key[1]}": (entry.key, entry.view)
+            for entry in self._entries.values()
+            if entry.view is not None
+        }
+        tried = {entry.key: entry for entry in self._managed() if not entry.quarantined(now)}
+        changed = changed | {key for key, entry in tried.items() if not entry.planned}
+        first = {key for key, entry in tried.items() if entry.not_tried}
+        self._suspected = {namespace: until for namespace, until in self._suspected.items() if now < until}
+        doubtful = first | {key for key in tried if key in changed and key[0] in self._suspected}
 
         def plan(considered: Mapping[str, JobView], evolved: Snapshot | None) -> PlannedRound:
             return plan_round(
@@ -557,26 +419,25 @@ class Scheduler:
                 cluster=cluster,
             )
 
-        changed, suspected = changed | (tried - self._borne), self._left_out.suspected
-        doubtful = tried & (self._untried | {key for key in changed if key[0] in suspected})
-        searching = plan_with_search(
-            plan, all_jobs, tried, changed=changed, doubtful=doubtful, first=self._untried, previous=self._snapshot
+        planning = plan_with_fallback(
+            plan, jobs, tried, changed=changed, doubtful=doubtful, first=first, previous=self._snapshot
         )
-        self._snapshot = None  # the search has it, and lets go of it where it is of no use
-        planned, failed, untried = await searching
+        self._snapshot = None  # the search has it, and releases it as soon as it is of no use
+        planned, failed, not_tried = await planning
         if epoch != self._epoch:
             return {}
-        for namespace, _ in failed:
-            self._left_out.suspect(namespace)
-        self._untried = untried
-        if untried:
+        now = time.monotonic()
+        self._suspected |= {namespace: now + _SUSPECTED_S for namespace, _ in failed}
+        if not_tried:
             self._wake.set()
-        self._snapshot, self._made = planned.snapshot, planned.plan
+        self._snapshot, self._plan_made = planned.snapshot, planned.plan
         self._loans.decided(cluster, planned.lent, planned.plan.loans)
-        for name, error in planned.failed.items():
-            failed[all_jobs[name][0]] = error
+        failed |= {jobs[name][0]: error for name, error in planned.failed.items()}
         for key, error in failed.items():
-            self._leave_out(key, error)
-        self._borne = tried - set(failed) - untried
-        self._left_out.worked(self._borne)
-        return {all_jobs[name][0]: target for name, target in planned.targets.items()}
+            self._quarantine(key, error)
+        left = frozenset(not_tried)
+        for key, entry in self._entries.items():
+            entry.not_tried, entry.planned = key in left, False
+            if key in tried and key not in left and key not in failed:
+                entry.worked(now)
+        return {jobs[name][0]: target for name, target in planned.targets.items()}

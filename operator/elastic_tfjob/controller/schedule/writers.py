@@ -1,4 +1,4 @@
-"""Targets as they are written: when, and what follows where one cannot be."""
+"""The scheduling loop's writes to annotations of jobs: when a target is written, and what follows from an error."""
 
 import asyncio
 from collections import Counter
@@ -19,23 +19,21 @@ from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.status import parse_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.schedule.job_entry import JobEntry, RefusedSize
 
-__all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "in_turn"]
+__all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "round_robin"]
 
-# -- Annotations of jobs as the scheduling loop writes them ------------------------------------------------------------
-# One patch each, beside later rounds where that takes long.
-#
-# What is written, and what follows from it, is for those who use it (targets, deadlines, what a job was told). Here is
-# only how: one write of a job at a time, a limit on how long it takes, and one way to tell errors from each other.
+# -- Writing annotations -----------------------------------------------------------------------------------------------
+# One patch for each job, beside later rounds where it takes long: one write of a job at a time, each with a time limit,
+# and one classification of errors. The callers decide what is written and what follows from it.
 
-# A write that is not stored after so long is left to a later round: the next one must not wait for a webhook that is
-# slow in one namespace.
+# Seconds after which a write is left to a later round: no round waits for a webhook that is slow in one namespace.
 _WRITE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationWrite:
-    """Annotations for a job; None takes one away. `versioned`: only if nobody has changed the job since it was read."""
+    """Annotations for a job; None removes one. `versioned`: refused if the job has changed since it was read."""
 
     job: TFJob
     annotations: Mapping[str, str | None]
@@ -52,7 +50,7 @@ class WriteFailure:
 
 
 Ended = Callable[[WriteFailure | None], None]
-"""Is told how a write ended; None: it is stored."""
+"""Is called when a write has ended; None: it is stored."""
 
 
 class AnnotationWriter:
@@ -73,14 +71,14 @@ class AnnotationWriter:
         return iter(self._writing)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether a write of this job is under way: the next one has to wait for it."""
+        """Whether a write of this job is under way, for which the next one has to wait."""
         return key in self._writing
 
     def begin(
         self, write: AnnotationWrite, ended: Ended, group: asyncio.TaskGroup, freed: Callable[[], None] = lambda: None
     ) -> "asyncio.Task[None]":
-        """Write in `group`. `ended` is told how that ended; an error of its own is a `bug`, too. `freed` is called when
-        the job's next write may begin. Whatever goes wrong touches no other job."""
+        """Write in `group`. `ended` gets the result; an error of its own is a `bug`, too. `freed` is called when the
+        job's next write may begin. An error affects no other job."""
         key = write.job.key
         self._writing.add(key)
         task = group.create_task(self._write(write, ended), name=f"{self._what}-{key[0]}-{key[1]}")
@@ -122,79 +120,63 @@ class AnnotationWriter:
 
 log = structlog.get_logger(__name__)
 
-# Why a job waits may be worded with figures that change all the time, and a profile may remember such figures.
+# Least seconds between two writes that change only the reason or the memory, whose figures may change all the time.
 _REASON_S: Final = 10.0
-# So long a size that a job could not get is left alone. The first time it was mostly by chance: a program crashed.
+# Seconds until a size that a job could not get is tried again. The first failure was mostly chance: a program crashed.
 _REFUSED_S: Final = 10.0
 _REFUSED_AGAIN_S: Final = 120.0
 _MAX_REFUSED_S: Final = 3600.0
 
 
-@dataclass(slots=True)
-class _Refusal:
-    """A size that a job could not get. `until` is Unix time."""
-
-    generation: int
-    replicas: Mapping[str, int]
-    delay_s: float
-    until: float
-
-
 class TargetWriter:
-    """Writes targets. `known` gives what is known of a job; `touched` has the next round decide anew for one, `later`
-    some later round, and `leave_out` none for a while, for the error that says why."""
+    """Writes targets of the jobs in `entries`. `touched` has the next round decide again for a job, `later` some later
+    round; `failed` is called with an error after which nothing is to be decided for the job for a while."""
 
     def __init__(
         self,
         api: ApiClient,
         jobs: Informer[TFJob],
         *,
-        known: Callable[[Key], JobView | None],
+        entries: Mapping[Key, JobEntry],
         touched: Callable[[Key], None],
         later: Callable[[Key], None],
-        leave_out: Callable[[Key, BaseException], None],
+        failed: Callable[[Key, BaseException], None],
     ) -> None:
         self._writer = AnnotationWriter(api, jobs.seen, "target")
-        self._known = known
+        self._entries = entries
         self._touched = touched
         self._later = later
-        self._leave_out = leave_out
-        self._refusals: dict[Key, _Refusal] = {}
-        self._reasoned_at: dict[Key, float] = {}
-        # Jobs whose target is being written, and for which a round has decided again meanwhile.
-        self._overtaken: set[Key] = set()
-
-    def forget(self, key: Key) -> None:
-        """A job is gone."""
-        self._refusals.pop(key, None)
-        self._reasoned_at.pop(key, None)
+        self._failed = failed
 
     def begin(self, key: Key, target: Target, now: float, group: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
-        """Write a target, beside later rounds if it takes long. None: it is too early for it, or the job's last write
-        is still under way; when that has ended the job is looked at again."""
+        """Write a target, beside later rounds if it takes long. None: it is too early, or the job's last write is still
+        under way; when that has ended, the job is decided for again."""
+        if (entry := self._entries.get(key)) is None:
+            return None
         if key in self._writer:
-            self._overtaken.add(key)
+            entry.overtaken = True
             return None
         try:
-            write = self._make(key, target, now)
+            write = self._make(entry, target, now)
         except Exception as error:  # which touches no other job
-            self._leave_out(key, error)
+            self._failed(key, error)
             return None
         if write is None:
             return None
         return self._writer.begin(write, partial(self._ended, key, target), group, partial(self._freed, key))
 
     def _freed(self, key: Key) -> None:
-        if key in self._overtaken:
-            self._overtaken.discard(key)
+        entry = self._entries.get(key)
+        if entry is not None and entry.overtaken:
+            entry.overtaken = False
             self._touched(key)
 
-    def note_refusal(self, key: Key, found: JobView) -> None:
-        """Remember a size that the job could not get, so that it is not tried again at once."""
-        target, state = found.target, found.state
+    def note_refusal(self, entry: JobEntry, view: JobView) -> None:
+        """Note a size that the job could not get, so that it is not tried again at once."""
+        target, state = view.target, view.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
             return
-        known = self._refusals.get(key)
+        known = entry.refused_size
         if known is not None and known.generation == target.generation:
             return
         # One that was committed has cost a pause, and another one to return from it.
@@ -202,28 +184,28 @@ class TargetWriter:
         if known is not None and known.replicas == target.replicas:
             delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
         until = parse_time(state.refused.at).timestamp() + delay_s
-        self._refusals[key] = _Refusal(target.generation, target.replicas, delay_s, until)
+        entry.refused_size = RefusedSize(target.generation, target.replicas, delay_s, until)
 
-    def _may_write(self, key: Key, before: Target | None, target: Target, now: float) -> bool:
-        known = self._refusals.get(key)
+    def _may_write(self, entry: JobEntry, before: Target | None, target: Target, now: float) -> bool:
+        known = entry.refused_size
         if known is not None and known.replicas == target.replicas and now < known.until:
-            self._later(key)
+            self._later(entry.key)
             return False
         if before is not None and (
             not (before.replicas or target.replicas)
             or replace(before, reason=target.reason, memory=target.memory) == target
         ):
-            if now - self._reasoned_at.get(key, 0.0) < _REASON_S:
-                self._later(key)
+            if now - entry.reasoned_at < _REASON_S:
+                self._later(entry.key)
                 return False
-            self._reasoned_at[key] = now
+            entry.reasoned_at = now
         return True
 
-    def _make(self, key: Key, target: Target, now: float) -> AnnotationWrite | None:
+    def _make(self, entry: JobEntry, target: Target, now: float) -> AnnotationWrite | None:
         """What to store; None: it is too early for it."""
-        scheduled = self._known(key)
-        job = scheduled.source if scheduled is not None else None
-        if scheduled is None or job is None or not self._may_write(key, scheduled.target, target, now):
+        view = entry.view
+        job = view.source if view is not None else None
+        if view is None or job is None or not self._may_write(entry, view.target, target, now):
             return None
         return AnnotationWrite(job, {TARGET_ANNOTATION: target.to_json(job.uid)}, versioned=True)
 
@@ -243,28 +225,28 @@ class TargetWriter:
         match failure.kind:
             case "conflict":
                 metrics.TARGETS.labels("conflict").inc()
-                self._touched(key)  # it has changed since: the next round decides anew
+                self._touched(key)  # the job has changed: the next round decides again
             case "gone":
                 metrics.TARGETS.labels("gone").inc()
             case "refused":
-                # It would be in each plan, and others would wait for room that it never takes.
+                # Else each plan would reserve capacity for a job that never gets it.
                 metrics.TARGETS.labels("failed").inc()
-                self._leave_out(key, failure.error)
+                self._failed(key, failure.error)
             case "failed":
                 metrics.TARGETS.labels("failed").inc()
                 log.warning("target not written", **where, error=excerpt(failure.error))
                 self._later(key)
             case "bug":
-                self._leave_out(key, failure.error)
+                self._failed(key, failure.error)
 
 
-# -- Whose turn it is, where there is more to do for jobs than is done at once -----------------------------------------
+# -- The order of jobs, where a round cannot serve all -----------------------------------------------------------------
 
 
-def in_turn(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
-    """These jobs so that one of each namespace comes after the other: however many jobs a tenant has, those of others
-    do not wait for all of them. Within a namespace their order stays. `served` says when a namespace had a turn last,
-    by a number that grows; whose turn is the longest ago (or who had none) comes first."""
+def round_robin(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
+    """These jobs in an order with one job of each namespace after the other, so that no tenant waits for all jobs of
+    another. Within a namespace their order stays. `served` has a growing number for the last turn of each namespace;
+    the namespace with the smallest number, or none, comes first."""
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int, Key]] = []
     for n, key in enumerate(keys):

@@ -1,4 +1,4 @@
-"""Running jobs that cannot stay as they are, whatever the profile: asked to another size, or robbed of a node."""
+"""Running jobs that have lost nodes, or CPU that the profile does not adjust, whatever the profile."""
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -7,17 +7,18 @@ from typing import TypeVar
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.reasons import Reason, added
-from elastic_tfjob.scheduling.room import ANY_NODE
+from elastic_tfjob.scheduling.room import lost_nodes
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot, counts_of
+from elastic_tfjob.scheduling.steps.requested_size import requested_size, size_reason
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest
 
 __all__ = ["sharing"]
 
 
 class RepairCandidates:
-    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those outside
-    their bounds or robbed of nodes, `lent` of those that hold other CPU than they request."""
+    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those that have
+    lost nodes, `lent` of those that hold other CPU than they request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.nodes = snapshot.nodes
@@ -32,7 +33,7 @@ class RepairCandidates:
             self.lent.pop(before.spec.key, None)
         if after is None or not after.placement:
             return
-        if outside_bounds(after) is not None or lost_nodes(after.placement, self.nodes):
+        if lost_nodes(after.placement, self.nodes):
             self.keys[after.spec.key] = None
         if after.cpu:
             self.lent[after.spec.key] = None
@@ -48,42 +49,30 @@ def repair_candidates(snapshot: Snapshot) -> RepairCandidates:
     return RepairCandidates(snapshot)
 
 
-def outside_bounds(job: Job) -> Counts | None:
-    """The size that the bounds ask of a running job that may be rescaled, where it has another one."""
-    if not job.placement or not job.spec.resizable:
-        return None
-    held = {type_: n for type_, n in job.counts.items() if n}
-    nearest = job.spec.within_bounds(held)
-    return None if nearest == held else nearest
-
-
-def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
-    """Nodes in it that the cluster does not have any more (or that are not ready, or cordoned)."""
-    return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
-
-
 def repair(round_: Round, candidates: RepairCandidates) -> None:
-    """Bring each to the nearest size within its bounds, whatever its cooldown, with replicas of lost nodes elsewhere.
+    """Place replicas of lost nodes elsewhere, whatever the job's cooldown, and bring the job to its requested size at
+    once.
 
-    Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
-    profile that does not adjust CPU, all go back to what they request.
+    Where a lost replica finds no room, a job that may be rescaled continues with fewer, down to its minimum. Under a
+    profile that does not adjust CPU, all jobs get back the CPU that they request.
     """
     for key in sorted(candidates.keys if round_.rules.adjusts_cpu else {**candidates.keys, **candidates.lent}):
         job = round_.job(key)
         if job.phase != "running" or not round_.placement(job):
             continue
-        bounds = outside_bounds(job)
-        if bounds is None and not lost_nodes(job.placement, round_.snapshot.nodes):
-            if job.cpu and not round_.rules.adjusts_cpu:
+        requested = requested_size(job)
+        if not lost_nodes(job.placement, round_.snapshot.nodes):
+            if requested is None and job.cpu and not round_.rules.adjusts_cpu:
                 round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
-        wanted = bounds if bounds is not None else {t: n for t, n in job.counts.items() if n}
+        wanted = requested if requested is not None else {t: n for t, n in job.counts.items() if n}
         if not _repair(round_, job, wanted):
             round_.unmet[key] = wanted
 
 
 def repair_late(round_: Round) -> None:
-    """The same for those that had no room when the round began, at the size that its steps have given them."""
+    """The same for requested sizes and lost nodes that had no room when the round began, at the size that its steps
+    have given the job."""
     for key, wanted in round_.unmet.items():
         job = round_.job(key)
         held = round_.placement(job)
@@ -109,12 +98,11 @@ def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts
 
 
 def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
-    """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
-    lost = lost_nodes(job.placement, nodes)
-    asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}
-    if lost:
-        return Reason("lost", {"gone": tuple(lost), **asked}), "repair"
-    return Reason("asked" if job.spec.asked else "bounds", asked), "asked"
+    """Why a running job cannot stay as it is: it has lost nodes, or a person asks for another size."""
+    if not (lost := lost_nodes(job.placement, nodes)):
+        return size_reason(job), "asked"
+    asked = {"by": job.spec.asked} if requested_size(job) is not None else {}
+    return Reason("lost", {"gone": tuple(lost), **asked}), "repair"
 
 
 # -- Steps of one profile that share what they know of a round ---------------------------------------------------------
