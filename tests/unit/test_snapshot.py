@@ -930,7 +930,7 @@ def test_a_job_that_is_only_placed_follows_edits() -> None:
     made, found = replanned(placed, PODS)
     assert (made["ns/j"].generation, made["ns/j"].replicas) == (1, {"PS": 1, "Worker": 3})
     assert made["ns/j"].declared == {"PS": 1, "Worker": 1}
-    assert "asked for by a person" in made["ns/j"].reason
+    assert "requested by a person" in made["ns/j"].reason
     fixed = decide_fixed(found)
     assert fixed is not None
     assert (fixed.generation, fixed.replicas) == (1, {"PS": 1, "Worker": 3})

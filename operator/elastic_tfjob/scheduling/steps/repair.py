@@ -1,4 +1,4 @@
-"""Running jobs that cannot stay as they are, whatever the profile: asked to another size, or robbed of a node."""
+"""Repair, the same for every profile: running jobs whose size is outside their bounds, or whose node is lost."""
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -16,8 +16,8 @@ __all__ = ["sharing"]
 
 
 class RepairCandidates:
-    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those outside
-    their bounds or robbed of nodes, `lent` of those that hold other CPU than they request."""
+    """An index of the jobs that may need repair, so that a round need not look at the others. `keys`: jobs outside
+    their bounds or with lost nodes. `lent`: jobs whose replicas hold a different CPU share than they request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.nodes = snapshot.nodes
@@ -38,7 +38,7 @@ class RepairCandidates:
             self.lent[after.spec.key] = None
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        """Only which nodes there are matters, not what they are like."""
+        """Only the names of the nodes matter here."""
         same = self.nodes.keys() == nodes.keys()
         self.nodes = nodes
         return same
@@ -49,7 +49,7 @@ def repair_candidates(snapshot: Snapshot) -> RepairCandidates:
 
 
 def outside_bounds(job: Job) -> Counts | None:
-    """The size that the bounds ask of a running job that may be rescaled, where it has another one."""
+    """The size to which its bounds bring a running job that may be rescaled; None where the size is within bounds."""
     if not job.placement or not job.spec.resizable:
         return None
     held = {type_: n for type_, n in job.counts.items() if n}
@@ -58,15 +58,16 @@ def outside_bounds(job: Job) -> Counts | None:
 
 
 def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
-    """Nodes in it that the cluster does not have any more (or that are not ready, or cordoned)."""
+    """Its nodes that the cluster no longer has, or that are not ready or cordoned."""
     return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
 
 
 def repair(round_: Round, candidates: RepairCandidates) -> None:
-    """Bring each to the nearest size within its bounds, whatever its cooldown, with replicas of lost nodes elsewhere.
+    """Bring each job to the nearest size within its bounds, whatever its cooldown, and place replicas of lost nodes
+    elsewhere.
 
-    Where a lost replica finds no room, a job that may be rescaled goes on with fewer, down to its minimum. Under a
-    profile that does not adjust CPU, all go back to what they request.
+    Where a lost replica finds no room, a job that may be rescaled continues with fewer, down to its minimum. Under a
+    profile that does not adjust CPU, replicas get the CPU that they request.
     """
     for key in sorted(candidates.keys if round_.rules.adjusts_cpu else {**candidates.keys, **candidates.lent}):
         job = round_.job(key)
@@ -83,7 +84,7 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
 
 
 def repair_late(round_: Round) -> None:
-    """The same for those that had no room when the round began, at the size that its steps have given them."""
+    """Repair jobs that had no room when the round began, at the size that the steps have given them."""
     for key, wanted in round_.unmet.items():
         job = round_.job(key)
         held = round_.placement(job)
@@ -94,7 +95,7 @@ def repair_late(round_: Round) -> None:
 
 
 def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
-    """Whether the job has this size now; where it has lost nodes it may be left with a smaller one."""
+    """Whether the job has this size now. A job with lost nodes may end up with a smaller one."""
     why, cause = repair_reason(job, round_.snapshot.nodes)
     if round_.repair(job, wanted, why, cause):
         return True
@@ -109,7 +110,7 @@ def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts
 
 
 def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
-    """Why a running job cannot stay as it is: its bounds, or somebody, ask for another size, or nodes are lost."""
+    """Why a running job is repaired: its bounds or a person require another size, or nodes are lost."""
     lost = lost_nodes(job.placement, nodes)
     asked = {"by": job.spec.asked} if outside_bounds(job) is not None else {}
     if lost:
@@ -117,13 +118,14 @@ def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
     return Reason("asked" if job.spec.asked else "bounds", asked), "asked"
 
 
-# -- Steps of one profile that share what they know of a round ---------------------------------------------------------
+# -- Steps of one profile that share a value in a round ----------------------------------------------------------------
 
 T = TypeVar("T")
 
 
 def sharing(step: Callable[[T], None], key: Hashable, make: Callable[[Round], T]) -> Step:
-    """The step as one of a Round, on what the round's steps of this key share: the first of them has it made."""
+    """A step of a Round from a step of a shared value. All steps with the same key share the value of a round, which
+    the first of them builds with `make`."""
 
     def act(round_: Round) -> None:
         step(round_.shared(key, lambda: make(round_)))

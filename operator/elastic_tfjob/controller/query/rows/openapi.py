@@ -23,7 +23,7 @@ from elastic_tfjob.controller.query.rows.listing import (
 )
 from elastic_tfjob.controller.query.rows.timeline import Happening, Size
 from elastic_tfjob.controller.query.rows.what_if import ForecastRow, WhatIfOthers, WhatIfRow
-from elastic_tfjob.scheduling.profiles import PROFILES
+from elastic_tfjob.scheduling.profiles import all_profiles
 
 __all__ = [
     "LISTED",
@@ -233,7 +233,7 @@ _QUESTION: Final[Mapping[str, Any]] = {
         "add_nodes": {"type": "integer", "minimum": 0, "maximum": MAX_ADDED_NODES, "description": "nodes to be added"},
         "node_cpu": {**_QUANTITY, "description": "CPU of each for pods, with node_memory; else as most nodes have"},
         "node_memory": {**_QUANTITY, "description": "memory of each for pods, with node_cpu"},
-        "profile": {"type": "string", "enum": list(PROFILES), "description": "with the parameters configured for it"},
+        "profile": {},  # see `_profile`
         "namespace": {**_NAMES["namespace"], "description": "tell only jobs of this namespace one by one"},
     },
 }
@@ -298,11 +298,12 @@ def document() -> dict[str, Any]:
         }
     refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
     told = "What would become of jobs, without and with a change, if no other job came."
+    question = {**_QUESTION, "properties": {**_QUESTION["properties"], "profile": _profile()}}
     paths[WHAT_IF] = {
         "post": {
             "operationId": "whatIf",
             "summary": f"{told} Nothing is written.",
-            "requestBody": {"required": True, "content": {"application/json": {"schema": _QUESTION}}},
+            "requestBody": {"required": True, "content": {"application/json": {"schema": question}}},
             "responses": {
                 "200": {"description": told, **_content(schemas, WhatIf)},
                 **{code: {"description": text, **error} for code, text in sorted(refused.items())},
@@ -327,6 +328,11 @@ def document() -> dict[str, Any]:
         },
         "security": [{}, {"token": []}, {"tokenBehindProxy": []}],
     }
+
+
+def _profile() -> dict[str, Any]:
+    """Which profiles there are depends on the packages that are installed."""
+    return {"type": "string", "enum": list(all_profiles()), "description": "with the parameters configured for it"}
 
 
 def _content(schemas: dict[str, Any], kind: type) -> dict[str, Any]:
