@@ -32,7 +32,8 @@ from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.room import FreeCapacity, Rank
+from elastic_tfjob.scheduling.room import FreeCapacity
+from elastic_tfjob.scheduling.rules import Place
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, JobSpec, Placement, fixed_group
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
@@ -89,14 +90,12 @@ def first_nodes(placement: str, jobs: Sequence[WorkloadJob], seed: int) -> dict[
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Told(Place):
     """Places each job where the map says."""
 
     nodes: Mapping[str, str]
-    rank: Rank = "least-free"
-    totals_only: bool = False
 
-    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, kept: Placement) -> Placement | None:
         name = self.nodes[spec.key]
         room.take_replicas(room.index[name], spec.groups[0], 1)
         return {WORKER: (name,)}

@@ -14,6 +14,7 @@ from conformance.manifest import tfjob
 from harness import kwok, operators
 from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
+from harness.packages import install, install_small_first
 
 from .running import running
 
@@ -165,6 +166,23 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
                     break
         assert target_of(await api.get(f"{tfjobs('default')}/plainly")) is None
         assert operator.alive
+
+
+async def test_a_profile_of_an_installed_package_decides(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+    """The package of docs/add-a-profile.md, beside one that cannot be imported."""
+    site = tmp_path / "site"
+    site.mkdir()
+    install_small_first(site)
+    install(site, "broken", "mine", "import no_such_module", "mine = mine:Parameters")
+    await configure(api, profile="small-first", profiles={"small-first": {"most": 3}})
+    async with operator_with_its_rights(plane, tmp_path, PYTHONPATH=str(site)) as operator:
+        await api.create(tfjobs("default"), job("wide", Worker=3))
+        assert (await until(api, "wide", lambda target: target["replicas"]))["replicas"] == {"Worker": 3}
+        assert (await status_of(operator))["profile"] == "small-first"
+        log = operator.log.read_text()
+        assert "small-first 1.0" in log
+        assert "broken 1.0" in log
+        assert "No module named 'no_such_module'" in log
 
 
 async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, api: Api, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ async def waiting(api: Api) -> Object:
 async def given(api: Api, workers: int) -> float:
     """Wait until `large` has so many workers left and `late` runs; seconds that it had waited when that was decided."""
     smaller = await until(api, "large", lambda found: found["replicas"].get("Worker") == workers, WITHIN_S)
-    waited = re.search(r"makes room for default/late, which waits for (\d+) s", smaller["reason"])
+    waited = re.search(r"makes room for default/late, which has waited for (\d+) s", smaller["reason"])
     assert waited is not None, smaller["reason"]
     started = await until(api, "late", lambda found: bool(found["replicas"]), WITHIN_S)
     assert started["replicas"] == {"Worker": 3}

@@ -18,7 +18,6 @@ from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
-from elastic_tfjob.scheduling.lend import NoLoans
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import BestFit
 from elastic_tfjob.scheduling.profile import Profile
@@ -117,7 +116,6 @@ class Script:
 
 PROFILE = Profile(
     name="script",
-    lend=NoLoans(),
     order=Fifo(),
     steps=(Script(HISTORY),),
     place=BestFit(),

@@ -56,13 +56,13 @@ def test_why_a_job_keeps_what_it_has_is_told_once() -> None:
     loop = Loop()
     assert loop.round() == []
     assert loop.round(NO_CHECKPOINT) == [
-        "The profile wanted to stop or move this job, but cannot: it has no checkpoint to go on from"
+        "The profile wanted to stop or move this job, but cannot: it has no checkpoint to resume from"
     ]
     assert loop.round(NO_CHECKPOINT) == []
     assert loop.round() == []
     assert loop.round(NO_CHECKPOINT) == []
     [other] = loop.round(Reason("not-movable", {"type": "Worker", "index": 1}))
-    assert other.endswith("Worker 1 stays on its node: without a checkpoint the job cannot be moved")
+    assert other.endswith("Worker 1 stays on its node: the job cannot be moved without a checkpoint")
     assert loop.round(Reason("not-movable", {"type": "Worker", "index": 2})) == []
 
 

@@ -458,7 +458,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     ("profile", "parameter", "value", "said"),
     [
         ("srtf", "oracle", "true", "only a simulation knows the truth"),
-        ("optimus", "repack", "true", "only a simulation places a resized job anew"),
+        ("optimus", "repack", "true", "only a simulation places a resized job again"),
         ("optimus", "sample_points", "4", "it is learned"),
         ("kips", "lend", "offered", "there are no pools to borrow from"),
     ],

@@ -23,6 +23,7 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
+from elastic_tfjob.scheduling.profiles import installed_profiles
 
 __all__ = ["about_job", "check"]
 
@@ -54,7 +55,7 @@ def check(*, filename: str | None, offline: bool, operator_namespace: str, outpu
 
     async def do(at: Cluster) -> list[Finding]:
         now = datetime.now(UTC)
-        findings = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at)]
+        findings = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at), *_profiles()]
         findings += [*await _rights(at), await _reports(at, now)]
         jobs = read_jobs(filename, at.namespace) if filename else []
         for raw, notes in jobs:
@@ -164,6 +165,17 @@ async def _policies(at: Cluster) -> list[Finding]:
         else:
             findings.append(Finding("ok", about, "exists and is bound"))
     return findings
+
+
+def _profiles() -> list[Finding]:
+    """The profiles of packages that are installed beside this command."""
+    installed = installed_profiles()
+    found = [
+        Finding("ok", f"profile {name}", f"installed here by package {package}")
+        for name, package in installed.packages.items()
+    ]
+    mend = "mend or uninstall the package, here and in the operator's image"
+    return [*found, *(Finding("warning", "profiles", str(problem), mend) for problem in installed.problems)]
 
 
 async def _rights(at: Cluster) -> list[Finding]:

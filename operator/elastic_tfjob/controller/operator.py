@@ -40,6 +40,7 @@ from elastic_tfjob.controller.options import Options
 from elastic_tfjob.controller.query.gate import gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.controller.schedule.loop import Scheduler
+from elastic_tfjob.scheduling.profiles import installed_profiles
 
 __all__ = ["Operator", "Options", "run"]
 
@@ -72,6 +73,13 @@ async def run(options: Options) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    installed = installed_profiles()
+    for name, package in installed.packages.items():
+        log.info("installed profile", profile=name, package=package)
+    for problem in installed.problems:
+        log.error(
+            "installed profile is not available", profile=problem.profile, package=problem.package, why=problem.why
+        )
     configuration = await load_configuration(options.kubeconfig)
     async with ApiClient(configuration, concurrency=2 * options.threads, qps=options.qps, burst=options.burst) as api:
         rivals = await find_rivals(api, own=own_namespace())

@@ -1,14 +1,15 @@
-"""The contract of both worlds: who fills each field of a Snapshot, and who carries out each part of a Plan.
+"""The contract between the decision core and its two worlds, the operator and the simulator: where each field of a
+Snapshot comes from, and how each part of a Plan is carried out.
 
-A policy that needs what a world lacks would decide on nothing, or its decision would be lost without a word. So the
-table is data: a test holds it against the classes, docs/contract.md is written from it, and the operator refuses a
+A profile that needs what a world lacks would decide on missing data, or its decision would be lost silently. So the
+table is data: a test compares it with the classes, docs/contract.md is generated from it, and the operator refuses a
 configuration that asks for what a live cluster lacks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
-from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
+from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, all_profiles, build, parse_profile
 from elastic_tfjob.scheduling.rules import Need
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 
 
 class Both(NamedTuple):
-    """Where something comes from, or who does it. Empty: the world lacks it; what stands there is the default."""
+    """Where a field comes from, or how a part is carried out, in each world. Empty: that world lacks it."""
 
     live: str
     simulated: str
@@ -89,7 +90,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "constraints": Both("nodeSelector, required node affinity, tolerations; nodes it was refused", "none"),
         "constraints_by_type": Both("the same, where replica types differ", "none"),
         "model": Both("annotation model, else the stem of the name", "the workload, else the stem of the name"),
-        "asked": Both("annotations target-workers and target-ps, edits of the spec", "nobody asks"),
+        "asked": Both("annotations target-workers and target-ps, edits of the spec", "never set"),
     },
     "Job": {
         "spec": Both("see JobSpec", "see JobSpec"),
@@ -135,7 +136,7 @@ VERBS: Final[Mapping[str, Both]] = {
         "restart_s and lost steps",
     ),
     "grant CPU": Both("in place, within a node", "at once"),
-    "repair": Both("pods of a lost node are made anew on another one", "from the last checkpoint, after restart_s"),
+    "repair": Both("pods of a lost node are recreated on another one", "from the last checkpoint, after restart_s"),
     "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
     "borrow, return": Both(
@@ -169,8 +170,8 @@ NEEDS: Final[Mapping[Need, Met]] = {
     "totals": Met("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
     "repack": Met(
         "",
-        "a job whose size changes is placed anew",
-        "only a simulation places a resized job anew",
+        "a resized job is placed again as a whole",
+        "only a simulation places a resized job again",
     ),
     "loans": Met(*VERBS["borrow, return"]),
     "move": Met(*VERBS["move"]),
@@ -252,14 +253,16 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
                 value, why = unmet
                 problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
                 break
-    always = parse_profile(name, settings).stages().needs
+    parameters = parse_profile(name, settings)
+    build(name, parameters)  # raises for a profile whose `stages` fails
+    always = parameters.stages().needs
     lacks = sorted(need for need in always if not NEEDS[need].live)
     return problems + [f"profiles.{name}: {NEEDS[need].why}" for need in lacks]
 
 
 def passed_over(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The parameters whose defaults a live cluster cannot follow, where these settings do not say them, and why."""
-    unsaid = (parameter for parameter in PROFILES[name].model_fields if parameter not in settings)
+    unsaid = (parameter for parameter in all_profiles()[name].model_fields if parameter not in settings)
     answers = ((parameter, _unmet_by(name, settings, parameter)) for parameter in unsaid)
     return {parameter: unmet[1] for parameter, unmet in answers if unmet is not None}
 
@@ -269,7 +272,7 @@ def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[A
     asked = _tried(name, settings)
     if asked is None:
         return None
-    for value in _values(PROFILES[name], parameter):
+    for value in _values(all_profiles()[name], parameter):
         unmet = _tried(name, {**settings, parameter: value})
         if unmet is not None and (without := asked - unmet):
             why = "; ".join(NEEDS[need].why for need in sorted(without))

@@ -1,4 +1,8 @@
-"""The decision: a pure function from what is to what shall be."""
+"""The decision, and what all profiles have in common.
+
+`schedule` turns a Snapshot into a Plan by the steps of a Profile. A profile is written as a class of ProfileParameters:
+what a user may set, and `stages`, which composes an order and steps.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -8,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_ENTRIES
-from elastic_tfjob.scheduling.lend import BorrowOffered, NoLoans, Reclaim
+from elastic_tfjob.scheduling.lend import BorrowOffered, Reclaim
 from elastic_tfjob.scheduling.places import PLACES, PlaceName
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile, Step
@@ -23,33 +27,34 @@ from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     """Decide for every job in the Snapshot. No clock, no I/O, no randomness but the Snapshot's seed.
 
-    Lend first, so that borrowed nodes count at once and nodes given back no longer; then sizes that a person asks for,
-    and nodes in place of lost ones, whatever the profile; then the profile's own steps, which take jobs in its Order
-    and nodes from its Place; last, what had no room before, since the steps may have made some.
+    1. `lend`, so that borrowed nodes count at once and returned nodes no longer do.
+    2. `resize_as_requested` and `repair`, the same for every profile: sizes that a person asks for, replicas of lost
+       nodes.
+    3. The profile's own steps, which take jobs by its Order and nodes by its Place.
+    4. Sizes and repairs that had no room in 2, since the steps may have made some.
     """
     round_ = Round(snapshot, profile)
-    profile.lend.lend(round_)
-    resize_as_requested(round_, snapshot.view("size requests", size_requests))
-    repair(round_, snapshot.view("repair candidates", repair_candidates))
+    if profile.lend is not None:
+        profile.lend(round_)
+    resize_as_requested(round_, snapshot.index("size requests", size_requests))
+    repair(round_, snapshot.index("repair candidates", repair_candidates))
     for step in profile.steps:
         step(round_)
     repair_late(round_)
     return round_.plan()
 
 
-# -- What the parameters of all profiles have in common, and how they become a profile ---------------------------------
-# A profile is one module (or package) in `profiles/`: a class of parameters whose `stages` composes what decides. It
-# cannot exist without stages, since `stages` is abstract here.
+# -- From parameters to a profile --------------------------------------------------------------------------------------
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a profile composes: `order` of jobs, `steps` of a round, and what these `need` of the world.
+    """What a profile is composed of: the `order` of jobs, the `steps` of a round, and what they need from the world.
 
-    `drifts`: what the steps decide moves with the clock alone, so that a round is due at every interval. `shares_cpu`:
-    the replicas of a job on one node share the CPU that it holds there.
+    `drifts`: the steps' decisions change with the clock alone, so a round is due at every interval. `shares_cpu`: the
+    replicas of a job on one node share the CPU that it holds there.
     """
 
     order: Order
@@ -64,18 +69,18 @@ def needs(*words: Need) -> frozenset[Need]:
 
 
 SHARE_CPU: Final = "replicas of a job on one node share the CPU that it holds there: the limit of each is all of it"
-"""What the parameter `share_cpu` is."""
+"""The description of the parameter `share_cpu`."""
 
 
 class ProfileParameters(BaseModel, ABC):
-    """What every profile has. What a line of YAML, or `--set PROFILE.PARAM=VALUE`, may say."""
+    """What a user may set for every profile, in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     place: PlaceName = Field("best-fit", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
     on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
-    oracle: bool = Field(False, description="the policy is told the true duration and speed (simulation only)")
+    oracle: bool = Field(False, description="the policy gets the true duration and speed (simulation only)")
     lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "first",
@@ -91,29 +96,29 @@ class ProfileParameters(BaseModel, ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that `stages` reads. Where one changes, the operator makes the profile anew."""
+        """Files that `stages` reads. When one changes, the operator builds the profile again."""
         return ()
 
     @abstractmethod
     def stages(self) -> Stages:
-        """How this profile decides with these parameters."""
+        """The order and the steps with these parameters."""
 
     def _needs(self) -> Iterable[Need]:
         if self.oracle:
             yield "oracle"
         if self.lend == "offered":
-            yield from ("loans", "stop")  # a node that goes back takes away what runs there
+            yield from ("loans", "stop")  # jobs on a node that goes back are stopped
         if self.reclaim != "first":
             yield "loans"
         if self.place == "count":
             yield "totals"
 
     def profile(self, name: str) -> Profile:
-        """The profile with these parameters, under the name that the registry gives it."""
+        """The profile with these parameters, under its name in the registry."""
         stages = self.stages()
         return Profile(
             name=name,
-            lend=BorrowOffered(self.reclaim) if self.lend == "offered" else NoLoans(),
+            lend=BorrowOffered(self.reclaim) if self.lend == "offered" else None,
             order=stages.order,
             steps=stages.steps,
             place=PLACES[self.place],
@@ -128,11 +133,11 @@ class ProfileParameters(BaseModel, ABC):
 
 
 class ElasticParameters(ProfileParameters):
-    """What profiles that resize jobs have in common."""
+    """The parameters of all profiles that resize jobs."""
 
     cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
     min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
-    repack: bool = Field(False, description="a resized job is placed anew as a whole")
+    repack: bool = Field(False, description="a resized job is placed again as a whole")
     sample_points: int = Field(
         8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
@@ -159,7 +164,7 @@ class ElasticParameters(ProfileParameters):
 
 
 class CostParameters(ElasticParameters):
-    """What profiles that weigh the cost of a rescale have in common."""
+    """The parameters of all profiles that weigh what a rescale costs."""
 
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
@@ -174,12 +179,12 @@ class CostParameters(ElasticParameters):
 
 
 class TryingParameters(ElasticParameters):
-    """What profiles that go by speeds alone have in common."""
+    """The parameters of all profiles that decide by speeds alone."""
 
     try_sizes: int = Field(
         5,
         ge=0,
         le=MAX_ENTRIES,
-        description="while no job waits, sizes of a running job that are tried until its speed is known at so many; "
+        description="while no job waits, a running job tries other sizes until its speed is known at this many; "
         "needs a cooldown_s of 60 or more",
     )

@@ -1,8 +1,8 @@
-"""What a round saw and decided, as one line of JSON: what a policy can learn from afterwards. Pure.
+"""Experience: what a round saw and decided, as one line of JSON from which a policy can learn later.
 
 State and action of DL2 (Peng et al., arXiv 1909.06040, section 4.1) follow from it: features and allowed actions from
-the speeds, bounds and steps of each job, the action from the size that it gets. What was carried out, and the progress
-that followed, is in the lines after it.
+the speeds, bounds and steps of each job, the action from the size that it gets. Later lines show what was carried out,
+and the progress that followed.
 """
 
 import json
@@ -35,10 +35,10 @@ __all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "ExperienceJob", "ExperienceRound", "
 
 VERSION: Final = 1
 MOST_JOBS: Final = 1000
-"""Jobs of one line, in the order in which they came: a line is written beside the round, and is not to slow it."""
+"""Most jobs per line, by arrival, so that writing a line does not slow the round."""
 MOST_LINE_BYTES: Final = 8 << 20
 _ROOM_BYTES: Final = 4 << 20
-"""Of that, for what is no job."""
+"""The part of that for everything but jobs."""
 _MOST_NODES: Final = 10_000
 _GROUPS: Final = 8
 _LATEST_S: Final = float(MAX_DURATION_S) * 10
@@ -46,8 +46,8 @@ _LATEST_S: Final = float(MAX_DURATION_S) * 10
 
 @dataclass(frozen=True, slots=True)
 class ExperienceJob:
-    """A job in a round. `has` is what it held, `gets` what was decided. `speeds`: steps per second by (PSs, workers),
-    of the sizes whose speed was known."""
+    """A job in a round. `has`: its size before; `gets`: the decision. `speeds`: (PSs, workers, steps per second) of the
+    sizes whose speed was known."""
 
     job: str
     arrival_s: float
@@ -64,8 +64,8 @@ class ExperienceJob:
 
 @dataclass(frozen=True, slots=True)
 class ExperienceRound:
-    """A round at `now`. `nodes`: what each kind of nodes offers, and how many there are. `slot_s`: sizes change so
-    often. `unreadable`: jobs that were passed over."""
+    """A round at `now`. `nodes`: kinds of nodes by free resources, and how many there are. `slot_s`: the time between
+    changes of size. `unreadable`: the number of jobs that were skipped."""
 
     now: float
     slot_s: float
@@ -79,7 +79,7 @@ def as_line(plan: Plan, slot_s: float) -> str:
     snapshot = plan.snapshot
     kinds = {job.spec.constraints for job in snapshot.jobs.values()}
     ours = [node for node in snapshot.nodes.values() if node.loan in ("own", "loaned")]
-    # Nodes where no job may run, as a control plane's, are no part of what jobs share.
+    # Without nodes where no job may run, such as a control plane's.
     nodes = Counter(node.free for node in ours if any(kind.admit(node.labels, node.taints) for kind in kinds))
     said = {
         "version": VERSION,
@@ -91,7 +91,7 @@ def as_line(plan: Plan, slot_s: float) -> str:
     for job in islice(snapshot.jobs.values(), MOST_JOBS):
         try:
             text = _dumped(_of_job(job, plan))
-        except (ValueError, OverflowError):  # a number that is none: the other jobs are written all the same
+        except (ValueError, OverflowError):  # NaN or infinite: the other jobs are still written
             continue
         left -= len(text) + 1
         if left < 0:
@@ -125,7 +125,7 @@ def _of_job(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
-    """What is known: live what was measured, in a simulation that tells the truth all of it."""
+    """The known speeds: live the measured ones, in a simulation with the oracle all."""
     speed = job.speed
     if isinstance(speed, OnlineSpeed):
         return islice(((p, w, rate) for (p, w), rate in speed.measured.items()), MAX_ENTRIES)
@@ -137,8 +137,8 @@ def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
 
 
 def of_line(line: str) -> ExperienceRound:
-    """Raises ValueError for what `as_line` did not write: where, and what is wrong there. A job that is wrong takes
-    nothing from the others of its line."""
+    """Raises ValueError that says where a line is wrong and why. A wrong job is skipped, the others of its line are
+    kept."""
     if len(line) > MOST_LINE_BYTES:
         raise ValueError(f"a line of more than {MOST_LINE_BYTES} bytes")
     try:

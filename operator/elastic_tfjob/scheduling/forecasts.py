@@ -1,7 +1,7 @@
-"""When each job is expected to finish, under the plan, and whether that meets its deadline. Pure.
+"""Forecasts: when each job is expected to finish under a plan, and whether that meets its deadline.
 
 This is the one source of expected finish times: the operator shows them (state's `eta`), the simulator compares them
-with what came true, and profiles decide by them. Nothing is computed until somebody asks for it.
+with the outcome, and profiles decide by them. They are computed on demand.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,16 +45,16 @@ __all__ = [
 ]
 
 DURATION_ERROR = 0.4
-"""Relative error (one standard deviation) of a duration that a user expects."""
+"""Relative error (one standard deviation) of the duration that a user expects."""
 
 Changed = Callable[[str], "tuple[Placement, Cpu] | None"]
-"""Nodes and CPU that a plan gives a job; None: it stays as it is."""
+"""By job, the nodes and CPU of its target; None: it does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is expected of one job. Points in seconds on the Snapshot's clock. `finish`, `start_s` (of one that waits)
-    None: nothing is known that tells them. `source`: what the speed is known from."""
+    """The forecast of one job, in seconds on the Snapshot's clock. `finish`, and `start_s` of a waiting job; None:
+    unknown. `source`: where its speed is known from."""
 
     finish: FinishTime | None = None
     deadline_s: float | None = None
@@ -63,8 +63,8 @@ class Forecast:
 
     @property
     def slack_s(self) -> float | None:
-        """Seconds between the expected finish and the deadline; below 0 where it comes after it. None: no deadline, or
-        no finish is known."""
+        """Seconds from the expected finish to the deadline; negative for a late job. None: no deadline, or no known
+        finish."""
         if self.deadline_s is None or self.finish is None:
             return None
         return self.deadline_s - self.finish.expected_s
@@ -102,21 +102,21 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
 
 
 def beside_unseen(job: Job, nodes: Mapping[str, Node]) -> bool:
-    """Whether pods that are no decided job's hold CPU of the job's nodes. Nobody reports how much of it they use."""
+    """Whether other pods, whose CPU use is unknown, hold CPU on the job's nodes."""
     there = {name for names in job.placement.values() for name in names}
     return any(nodes[name].free.cpu < nodes[name].capacity.cpu for name in there if name in nodes)
 
 
 def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:
-    """That of the slowest node: replicas wait for each other."""
+    """The speed of the slowest node, since replicas wait for each other."""
     return min(
         (nodes[name].accelerator_speed for names in placement.values() for name in names if name in nodes), default=1.0
     )
 
 
 def work_left(job: Job, now: float, past: Past | None = None) -> tuple[float, float] | None:
-    """Steps that are left, and the relative error of their number: known where the whole is, else as jobs of the same
-    name had it. None: nothing is known."""
+    """Steps left, and their relative error: from the known total, else from finished jobs of the same model. None:
+    unknown."""
     done = job.steps_at(now)
     if job.spec.total_steps is not None:
         return max(0.0, job.spec.total_steps - done), 0.0
@@ -124,12 +124,12 @@ def work_left(job: Job, now: float, past: Past | None = None) -> tuple[float, fl
     if whole is None:
         return None
     left = max(0.0, whole.value - done)
-    # The whole's error is all on what is left.
+    # The error of the total is all in the steps left.
     return left, (whole.relative_error * whole.value / left if left else 0.0)
 
 
 def expected(now: float, left: tuple[float, float], rate: Rate) -> FinishTime:
-    """The finish of so much work (steps and the relative error of their number) from `now` on."""
+    """The finish of this work (steps left and their relative error) from `now` on."""
     return predict(now, left[0], rate.steps_per_s, (rate.relative_error**2 + left[1] ** 2) ** 0.5)
 
 
@@ -142,13 +142,12 @@ def expected_rate(
     past: Past | None = None,
     nodes: Mapping[str, Node] | None = None,
 ) -> Rate | None:
-    """The speed of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size
-    `counts`. None: nothing is known."""
+    """The speed of a job as it is; or with this `placement` and `cpu`; or at the size `counts`. None: unknown."""
     then_on = job.placement if placement is None else placement
     size = counts or counts_of(then_on)
     held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
     worker: float | None = None
-    if cpu is not None:  # a type that is given nothing beyond its request
+    if cpu is not None:  # types without more CPU than requested
         held = {t: held.get(t, float(job.spec.requested_cpu(t))) for t in size}
         worker = held.get(WORKER)
         if job.cpu_shared and job.placement:
@@ -158,9 +157,8 @@ def expected_rate(
 
 
 def _as_if_held(job: Job, placement: Placement, cpu: Cpu) -> dict[str, float]:
-    """Of a job whose replicas share CPU: what a replica of each type holds now, times how much more the slowest one,
-    for which the others wait, could use then. So a Prediction, which goes by what is held, finds the speed of what can
-    be used."""
+    """For a job whose replicas share CPU: what a replica of each type holds now, times how much more the slowest one
+    can use then. A Prediction, which uses held CPU, then predicts the speed of usable CPU."""
     now, found = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True), {}
     for type_, each in usable_cpu(job.spec.groups, placement, cpu, shared=True).items():
         if (n := len(job.placement.get(type_, ()))) and each and (slowest := min(now[type_])):
@@ -179,8 +177,8 @@ def forecast(
     nodes: Mapping[str, Node] | None = None,
     begins_s: float | None = None,
 ) -> Forecast:
-    """Of a job that goes on as it is, or with the `placement` and `cpu` that it is given, or at the size `counts` from
-    `begins_s` on. Its own pause (a start or rescale that is under way) is in `job.observed_s`."""
+    """The forecast of a job as it is; or with this `placement` and `cpu`; or at the size `counts` from `begins_s` on.
+    The pause of a start or rescale under way is in `job.observed_s`."""
     spec = job.spec
     begins = max(now, job.observed_s if job.placement else now, begins_s if begins_s is not None else now)
     start_s = None if job.placement else begins
@@ -194,7 +192,7 @@ def forecast(
 
 
 def duration_left(job: Job, now: float, past: Past | None) -> tuple[float, float, Source] | None:
-    """Seconds left, where no speed or no work is known: of what the user expects, else of what others took."""
+    """Seconds left by the expected duration, else by that of finished jobs; for jobs of unknown speed or work."""
     ran = job.executed_s + (max(0.0, now - job.since_s) if job.placement else 0.0)
     if job.spec.duration_s is not None:
         return max(0.0, job.spec.duration_s - ran), DURATION_ERROR, "estimated"
@@ -203,12 +201,12 @@ def duration_left(job: Job, now: float, past: Past | None) -> tuple[float, float
 
 
 class Forecasts(Mapping[str, Forecast]):
-    """Of every job of a Snapshot under a plan, each computed when it is asked for.
+    """The forecasts of all jobs of a Snapshot under a plan, computed on demand.
 
-    `changed` says what the plan gives a job; `order` who waits, first to serve first. When a waiting job starts is read
-    off the totals: in order, each at the first moment when what is free and what running jobs leave by then holds its
-    minimum (list scheduling without backfill, as Graham, 1969, on totals only). So it is late rather than early where
-    jobs behind may pass by, and early where room is scattered.
+    `changed` has the targets of the plan; `order` the waiting jobs in order. The start of a waiting job follows from
+    totals: in order, each job starts as soon as free resources, with those of jobs that end, hold its minimum (list
+    scheduling without backfill, Graham, 1969). So a start is rather late where later jobs may pass, and rather early
+    where free resources are scattered.
     """
 
     def __init__(self, snapshot: Snapshot, changed: Changed, order: Callable[[], Iterable[str]]) -> None:
@@ -228,8 +226,8 @@ class Forecasts(Mapping[str, Forecast]):
         return known
 
     def of_holder(self, key: str) -> Forecast | None:
-        """Of a job that has something under the plan; None: it waits, or is not in the Snapshot. Unlike by key, this
-        never has to go through the queue."""
+        """The forecast of a job that runs under the plan; None: it waits, or is not in the Snapshot. Never computes the
+        starts of the queue."""
         job = self._snapshot.jobs.get(key)
         if job is None:
             return None
@@ -257,7 +255,7 @@ class Forecasts(Mapping[str, Forecast]):
         return self._waiting.get(key, UNKNOWN)
 
     def _starts(self) -> Iterator[tuple[str, Forecast]]:
-        """Every job that waits, with its start."""
+        """The forecasts of all waiting jobs."""
         snapshot = self._snapshot
         own = [node for node in snapshot.nodes.values() if node.loan in ("own", "loaned")]
         free, capacity = NOTHING, NOTHING
@@ -305,21 +303,21 @@ class Forecasts(Mapping[str, Forecast]):
             yield key, Forecast(expected.finish, expected.deadline_s, at, expected.source)
 
 
-# -- The least size with which a job meets a deadline, were it given that from now on ----------------------------------
+# -- Attainable: the least size with which a job meets a deadline from now on ------------------------------------------
 
 EACH_UP_TO: Final = 8
-"""So many counts of a type are each tried; beyond them, in steps of about a quarter."""
+"""The first counts of a type are each tried; larger ones in steps of about a quarter."""
 STRIDE: Final = 1.25
 MOST_WORKERS: Final = 512
-"""Beyond the job's bounds no more workers than that are named."""
+"""The most workers that are suggested beyond the job's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attainable:
-    """`least`: the smallest size, within the job's bounds and what the whole cluster holds, that meets the deadline;
-    None: no such size does. Then `fastest` is the one of them that ends first, `late_s` how many seconds too late, and
-    `would_do` the least size beyond the bounds or the cluster that would do; None: none of up to MOST_WORKERS workers.
-    `source`: what the speed at the size that is named is known from."""
+    """`least`: the smallest size, within the job's bounds and the whole cluster, that meets the deadline; None: no size
+    does. Then `fastest` is the size that ends first, `late_s` how many seconds too late, and `would_do` the least size
+    beyond the bounds or the cluster that meets it; None: not even with MOST_WORKERS workers. `source`: where the speed
+    at the named size is known from."""
 
     least: Counts | None = None
     fastest: Counts | None = None
@@ -329,7 +327,7 @@ class Attainable:
 
 
 def attainable(job: Job, by_s: float, snapshot: Snapshot) -> Attainable | None:
-    """What meets the deadline `by_s` (on the Snapshot's clock) from now on. None: too little is known to say."""
+    """What meets the deadline `by_s` (on the Snapshot's clock) from now on. None: too little is known."""
     now, past = snapshot.now, snapshot.past(job.spec)
     left = work_left(job, now, past)
     if left is None or not isfinite(left[0]):
@@ -363,7 +361,7 @@ def attainable(job: Job, by_s: float, snapshot: Snapshot) -> Attainable | None:
 
 
 def sizes(spec: JobSpec) -> list[Counts]:
-    """Sizes that the bounds allow, those of few replicas first. Of many, some."""
+    """Sizes within the bounds, smallest first; a selection where there are many."""
     if not spec.elastic:
         return [spec.declared]
     workers, servers = spec.group(WORKER), spec.group(PS)
@@ -379,8 +377,8 @@ def sizes(spec: JobSpec) -> list[Counts]:
 
 
 def capacity(nodes: Mapping[str, Node], spec: JobSpec) -> Resources:
-    """What the nodes where some replica of the job may run have, together; so may one on a node that another pool
-    offers, if the job is loanable."""
+    """The resources of all nodes where some replica of the job may run; for a loanable job including nodes that another
+    pool offers."""
     there = [replace(node, loan="loaned") if node.loan == "offered" else node for node in nodes.values()]
     kinds = {spec.constraints_of(group.type) for group in spec.groups}
     allowed = frozenset[int]().union(*(admitting(there, kind, spec.loanable) for kind in kinds))
@@ -409,7 +407,7 @@ def _rate(known: Prediction, counts: Counts) -> tuple[float, Source] | None:
 
 
 def _between(least: int, most: int) -> Iterator[int]:
-    """Each of the first ones, then ever fewer, and the last."""
+    """Each of the first counts, then with growing gaps, and the last."""
     n = least
     while n < most:
         yield n

@@ -1,4 +1,4 @@
-"""What the core decided: a target per job with its reason, loans of nodes, and why the others wait."""
+"""The output of a decision: a target per job with its reason, loans of nodes, and why the other jobs wait."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,7 @@ from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["CAUSES", "STOPS", "TOLD", "Cause", "cause_of"]
 
-# -- Why a job's size, place or CPU changes, in one word ---------------------------------------------------------------
-# What metrics are labelled with, pages group by, and tests compare.
+# Why a job's size, place or CPU changes, in one word: metrics have it as a label, pages group by it.
 
 Cause = Literal[
     "start",
@@ -30,33 +29,17 @@ Cause = Literal[
     "reclaim",
     "deadline",
 ]
-"""A job starts, or goes on after a stop; has more replicas, fewer, or more of one type and fewer of another; other CPU
-in the same pods; replicas on other nodes; replicas anew or fewer, as their nodes are lost or cordoned, or go back to
-their pool; the size that a person asks for. All is taken from it: others go before it (`preempt`), a node goes back to
-its pool (`reclaim`), or another job would miss its deadline (`deadline`, which may also be why a job grows or
-shrinks)."""
+"""`start`, or `resume` after a stop. `grow`, `shrink`, or `reshape`: more replicas of one type and fewer of another.
+`cpu`: a different CPU share in the same pods. `migrate`: other nodes. `repair`: replaced or fewer replicas, since nodes
+are lost, cordoned or go back to their pool. `asked`: the size that a person asks for. All replicas are taken away since
+other jobs come first (`preempt`), a node goes back to its pool (`reclaim`), or another job would miss its deadline
+(`deadline`, which may also be why a job grows or shrinks)."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")
-"""Why all is taken from a job that runs."""
+"""Why all replicas of a running job are taken away."""
 TOLD: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
-"""What sizes do not tell: it has to be passed on."""
-
-
-def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool, stopped: bool) -> Cause:
-    """What replicas per type tell of a change, of which nobody says more. `moved`: replicas are on other nodes, too.
-    `stopped`: the job was stopped before."""
-    if not any(after.values()):
-        return "preempt"
-    if not before or not any(before.values()):
-        return "resume" if stopped else "start"
-    if before != after:
-        types = before.keys() | after.keys()
-        more = any(after.get(name, 0) > before.get(name, 0) for name in types)
-        fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
-        if more or fewer:
-            return "reshape" if more and fewer else "grow" if more else "shrink"
-    return "migrate" if moved else "cpu"
+"""Causes that do not follow from the sizes and must be passed on."""
 
 
 BEHIND: Final = Reason("behind")
@@ -64,10 +47,10 @@ BEHIND: Final = Reason("behind")
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a job shall hold: the node of every replica, in the order of the replicas' indices. No nodes: nothing.
+    """The target of a job: the node of every replica, in the order of the replicas' indices. No nodes: the job waits.
 
-    `cpu` is what replicas shall hold where that differs from their requests. `cause` is why it changes, in one word;
-    None for what stays as it is.
+    `cpu`: the CPU of replicas where it differs from their requests. `cause`: why the job changes, in one word; None
+    where it does not change.
     """
 
     nodes: Placement
@@ -96,12 +79,12 @@ class Loan:
 
 @dataclass(frozen=True)
 class Plan:
-    """`changes` has every job whose target differs from what it holds. `refusals` says why a job that was looked at
-    waits, `held_back` why those behind them were not looked at, `kept` why one that was to be stopped or moved keeps
-    what it has. `queue` gives the jobs that waited when the round began, first to serve first.
+    """`changes` has every job whose target differs from what it holds. `refusals`: why a job waits that the round
+    looked at. `held_back`: why later jobs wait, which it did not look at. `kept`: why a job that a step wanted to stop
+    or move keeps what it has. `queue` gives the jobs that waited when the round began, in order.
 
-    `memory` has all numbers that shall be remembered of a job, for each job of which they are others than before. They
-    are stored with the job's change, where it has one: if that cannot be carried out now, they stay as they were.
+    `memory` has the new memory of each job whose memory changed. It is stored with the job's change, if there is one:
+    if that change cannot be carried out now, the memory does not change either.
     """
 
     snapshot: Snapshot = field(compare=False, repr=False)
@@ -115,13 +98,13 @@ class Plan:
 
     @cached_property
     def forecasts(self) -> Forecasts:
-        """When each job of the Snapshot is expected to finish under this plan, and to start if it waits. Lazy: what
-        nobody asks for is not computed."""
+        """When each job of the Snapshot is expected to finish under this plan, and to start if it waits. Computed on
+        demand."""
         return Forecasts(self.snapshot, self._given, self.queue)
 
     def expected_rate(self, key: str) -> Rate | None:
-        """The speed that a job is expected to have once its change is carried out; None where it has no change that
-        leaves it something, or nothing is known."""
+        """The speed that a job is expected to have after its change; None where it does not change or is stopped, or
+        where nothing is known."""
         target, job = self.changes.get(key), self.snapshot.jobs[key]
         if target is None or not target.nodes:
             return None
@@ -134,7 +117,7 @@ class Plan:
 
     @property
     def targets(self) -> dict[str, Assignment]:
-        """Of every job that holds or shall hold something."""
+        """The target of every job that has replicas, or gets some."""
         unchanged = {
             key: Assignment(job.placement, Reason("keeps"), job.cpu)
             for key, job in self.snapshot.jobs.items()
@@ -144,7 +127,7 @@ class Plan:
 
     @property
     def waiting(self) -> dict[str, Reason]:
-        """Every job that shall hold nothing, and why."""
+        """Why each job without a target waits."""
         why: dict[str, Reason] = {}
         for key, job in self.snapshot.jobs.items():
             target = self.changes.get(key)
@@ -153,3 +136,19 @@ class Plan:
             elif target is None and not job.placement:
                 why[key] = self.refusals.get(key, self.held_back)
         return why
+
+
+def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool, stopped: bool) -> Cause:
+    """The cause of a change as replicas per type tell it. `moved`: replicas are on other nodes. `stopped`: the job was
+    stopped before."""
+    if not any(after.values()):
+        return "preempt"
+    if not before or not any(before.values()):
+        return "resume" if stopped else "start"
+    if before != after:
+        types = before.keys() | after.keys()
+        more = any(after.get(name, 0) > before.get(name, 0) for name in types)
+        fewer = any(after.get(name, 0) < before.get(name, 0) for name in types)
+        if more or fewer:
+            return "reshape" if more and fewer else "grow" if more else "shrink"
+    return "migrate" if moved else "cpu"

@@ -1,4 +1,4 @@
-"""Jobs in the order a profile serves them, kept from round to round."""
+"""Queues of jobs in a profile's order, kept from round to round."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -17,15 +17,14 @@ def entry(order: Order, job: Job, now: float) -> Entry:
     return (-spec.priority, order.key(job, now), spec.arrival_s, spec.sequence, spec.key)
 
 
-def cools(job: Job, cooldown_s: float, now: float) -> bool:
-    """Whether it is so early after its last stop that it is not resumed, or after its resumption that it is not
-    stopped."""
+def in_cooldown(job: Job, cooldown_s: float, now: float) -> bool:
+    """Whether it is too early to resume a stopped job, or to stop a resumed one."""
     return bool(job.stops) and (job.resumed_s if job.placement else job.stopped_s) + cooldown_s - now > 0
 
 
 class JobQueue:
-    """The waiting jobs, sorted within each shape (if one of a shape does not fit, none behind it does), or the
-    running ones in one list. Keys follow the jobs' changes and, through a heap of jumps, the clock.
+    """The waiting jobs, in one sorted list per placement key (if one does not fit, no later one of its list does), or
+    the running jobs in one list. Keys follow changes of jobs and, through a heap of jumps, the clock.
     """
 
     def __init__(self, order: Order, running: bool) -> None:
@@ -58,7 +57,7 @@ class JobQueue:
         return True
 
     def at(self, now: float) -> "JobQueue":
-        """Itself, with the keys that have jumped by now put right; all where the clock was set back."""
+        """This queue with its keys updated to now."""
         if now < self._now:
             for _, _, job in list(self._entries.values()):
                 self.change(job, job, now)
@@ -77,17 +76,17 @@ class JobQueue:
         return job.phase != "rescaling" and bool(job.placement) == self.running
 
     def _kind(self, job: Job) -> Hashable:
-        """What jobs of one list have in common."""
-        return None if self.running else job.spec.shape
+        """The key of the job's list."""
+        return None if self.running else job.spec.placement_key
 
     def _removed(self, k: int) -> None:
-        """The entry at this place of its list is gone."""
+        """Called after the entry at this place of its list was removed."""
 
     def _inserted(self, k: int, job: Job) -> None:
-        """There is one more at this place of its list."""
+        """Called after an entry was inserted at this place of its list."""
 
     def _replaced(self, entry: Entry, job: Job) -> None:
-        """A job has changed, and kept its place."""
+        """Called after a job changed and kept its place."""
 
     def _remove(self, key: str) -> None:
         kind, old, _ = self._entries.pop(key)
@@ -128,9 +127,9 @@ class JobQueue:
 
 
 class WaitingJobs:
-    """The waiting jobs of all shapes in one order; `drop` leaves out the rest of the shape last given.
+    """All waiting jobs in one order; `drop` skips the remaining jobs with the placement key of the last one.
 
-    `lead` is added to the first part of their keys, to compare them with those of running jobs.
+    `lead` is added to the first part of their keys, to compare them with keys of running jobs.
     """
 
     def __init__(self, waiting: JobQueue, lead: float = 0.0, requeued: Iterable[Entry] = ()) -> None:
@@ -144,7 +143,7 @@ class WaitingJobs:
         self._dropped = True
 
     def peek(self) -> Entry | None:
-        """The next one, with the lead."""
+        """The next entry, with the lead."""
         if not self._heads:
             return None
         head = self._heads[0][0]
@@ -167,5 +166,5 @@ class WaitingJobs:
             self.advance()
 
 
-def queue_view(order: Order, running: bool) -> Callable[[Snapshot], JobQueue]:
+def queue_index(order: Order, running: bool) -> Callable[[Snapshot], JobQueue]:
     return lambda snapshot: JobQueue(order, running).fill(snapshot)

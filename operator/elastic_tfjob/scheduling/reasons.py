@@ -1,7 +1,7 @@
-"""Why a plan does what it does: a code with facts, and the one place that words them. Pure.
+"""Reasons: why a plan changes a job or lets it wait, as a code with facts; and the sentences that people read.
 
-A sentence is made where a person reads it (`str`); policies, tests and reports go by code and facts. A profile of
-somebody else's may give words of its own, which have the code `own`.
+The sentence is written where a person reads it (`str`); profiles, tests and reports use code and facts. An installed
+profile may give a sentence of its own, which has the code `own`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 __all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "sized"]
 
 Fact = int | float | str | tuple[str, ...] | Mapping[str, int] | Mapping[str, float]
-"""A number, the name of a job, node or type, such names, or numbers by type of replica."""
+"""A number; the name of a job, node or type; such names; or numbers by replica type."""
 Facts = Mapping[str, Fact]
 
 _GIB: Final = 1024**3
@@ -24,10 +24,9 @@ _GIB: Final = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`facts` by name; which of them a code has is said in WORDS, where they are used. Any code may have `was` and
-    `now`, the sizes that it is the reason of going between, `minimum` (even that is too much) and `size` for which
-    there were no nodes. So may it have `expects`, the steps per second that the job is expected to have then, and
-    `expects_by`, what that is known from."""
+    """`facts` by name; WORDS shows which facts a code has. Any code may have `was` and `now`, the sizes before and
+    after; `minimum` (even the minimum has no room); `no_nodes`, a size that fits no nodes; `expects`, the expected
+    steps per second, with `expects_by`, where that is known from; and `kube_scheduler`, its message."""
 
     code: Code
     facts: Facts = field(default_factory=dict)
@@ -35,13 +34,15 @@ class Reason:
     def __str__(self) -> str:
         facts = _Facts(self.facts)
         was, now = facts.counts("was"), facts.counts("now")
-        text = WORDS[self.code](facts)
+        words = WORDS.get(self.code)
+        # An installed profile may use a code that this version does not know.
+        text = words(facts) if words is not None else facts.text("words") or self.code
         if was and now:
             text = f"{_describe_change(was, now)}: {text}"
         if facts.has("minimum"):
-            text += ": nothing left for its minimum"
+            text += ": no room even for its minimum"
         if facts.has("no_nodes"):
-            text += f": {counts_in_words(facts.counts('no_nodes'))} fits on no nodes"
+            text += f": {counts_in_words(facts.counts('no_nodes'))} fits no nodes"
         if facts.has("expects"):
             text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
         if facts.has("kube_scheduler"):
@@ -50,11 +51,11 @@ class Reason:
 
 
 Why = Reason | str
-"""A reason, or words of a profile's own."""
+"""A reason, or the sentence of an installed profile."""
 
 
 def as_reason(why: Why) -> Reason:
-    """The reason; words become one that has no facts but them."""
+    """The reason; a sentence becomes one with the code `own`."""
     return why if isinstance(why, Reason) else Reason("own", {"words": cut(why)})
 
 
@@ -65,8 +66,8 @@ def added(why: Why, **facts: Fact) -> Reason:
 
 
 def sized(why: Why, was: Counts, now: Counts) -> Reason:
-    """The reason of a change between these sizes; without sizes where nothing ran, or the size stays. Words of a
-    profile's own stay as they are."""
+    """The reason with the sizes of a change; without sizes where nothing ran, or the size stays. A sentence of an
+    installed profile does not change."""
     known = as_reason(why)
     if known.code == "own" or ((was == now or not (was and now)) and known.facts.keys().isdisjoint(("was", "now"))):
         return known
@@ -87,7 +88,7 @@ def _describe_change(before: Counts, after: Counts) -> str:
 
 
 class _Facts:
-    """Facts by name with their types; a fact of another type counts as none."""
+    """Facts by name and type; a fact of another type counts as missing."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -131,24 +132,24 @@ def _requested_size(facts: _Facts) -> str:
 
 
 def _lost(facts: _Facts) -> str:
-    """`gone`, `cordoned`, `refused`: nodes. `by` where another size is asked for, too. `fewer`: there is no room for as
-    many replicas."""
+    """`gone`, `cordoned`, `refused`: nodes. `by`: another size is requested, too. `fewer`: no room for as many
+    replicas."""
     parts = [
         f"{' and '.join(nodes)} {one if len(nodes) == 1 else more}"
         for nodes, one, more in (
             (facts.names("gone"), "is gone", "are gone"),
             (facts.names("cordoned"), "is cordoned", "are cordoned"),
-            (facts.names("refused"), "cannot be had", "cannot be had"),
+            (facts.names("refused"), "rejects its pods", "reject its pods"),
         )
         if nodes
     ]
     if facts.has("by"):
         parts.append(_size_asked_for(facts))
-    return "; ".join(parts) + (", no room for as many" if facts.has("fewer") else "")
+    return "; ".join(parts) + ("; no room for as many replicas" if facts.has("fewer") else "")
 
 
 def _short(facts: _Facts) -> str:
-    """By resource what the job needs, and with `_free` what there is: millicores, bytes, pieces."""
+    """By resource what the job needs, and with `_free` what is free, in the units of Resources."""
     units: tuple[tuple[str, Callable[[float], str]], ...] = (
         ("accelerators", lambda n: f"{n:.0f} accelerators"),
         ("cpu", lambda n: f"{n / 1000:g} CPU"),
@@ -166,36 +167,35 @@ def _short(facts: _Facts) -> str:
 
 
 def _makes_room(facts: _Facts) -> str:
-    """`job`; `waits_s` where it waits, `has` where that is less than it declares, else `by` or the bounds ask for more.
-    `idle`: the part of its CPU that the workers of who gives use."""
+    """`job`: for which room is made; `waits_s` if it waits, `has` if it has less than it declares, else `by` or its
+    bounds require more. `idle`: the part of their CPU that the donor's workers use."""
     idle = f"workers use {facts.number('idle'):.0%} of their CPU, " if facts.has("idle") else ""
     room = f"{idle}makes room for {facts.text('job')}"
     if facts.has("waits_s"):
-        return f"{room}, which waits for {facts.number('waits_s'):.0f} s"
+        return f"{room}, which has waited for {facts.number('waits_s'):.0f} s"
     if facts.has("has"):
         return f"{room}, which has {counts_in_words(facts.counts('has'))}, less than it declares"
     return f"{room}: {_size_asked_for(facts)}"
 
 
 def _busy(facts: _Facts) -> str:
-    """`use`: by type the part of its CPU that it uses. `idle_millicores` on the nodes that it may use; `gain`: how much
-    faster it is expected to be, as a part."""
+    """`use`: by type, CPU used / held. `idle_millicores` on its nodes; `gain`: expected relative gain in speed."""
     use = facts.numbers("use")
     types = [type_ for type_ in (WORKER, PS) if type_ in use]
     words = " and ".join(f"{'workers' if t == WORKER else t} use {use[t]:.0%} of their CPU" for t in types)
-    idle = f"its nodes have {facts.number('idle_millicores'):.0f}m CPU idle"
-    return f"{words}, {idle}, expected to be {facts.number('gain'):.0%} faster"
+    idle = f"{facts.number('idle_millicores'):.0f}m CPU of its nodes are idle"
+    return f"{words}; {idle}; expected to be {facts.number('gain'):.0%} faster"
 
 
 def _gain_per_replica(facts: _Facts) -> str:
-    """`instead_of`: why a learned policy cannot be used, where one was asked for."""
+    """`instead_of`: why the learned policy, which this replaces, cannot be used."""
     if facts.has("instead_of"):
-        return f"speed gained per replica, as the learned policy cannot be used: {facts.text('instead_of')}"
-    return "speed gained per replica"
+        return f"most speed per replica, since the learned policy cannot be used: {facts.text('instead_of')}"
+    return "most speed per replica"
 
 
 def _cpu(facts: _Facts) -> str:
-    """By type millicores of all its replicas, before (`had`) and after (`has`), and the part of it that they `use`."""
+    """By type, millicores of all replicas before (`had`) and after (`has`), and CPU used / held (`use`)."""
     had, has, use = facts.numbers("had"), facts.numbers("has"), facts.numbers("use")
     parts = [
         f"{type_} {had.get(type_, 0):.0f}m -> {after:.0f}m"
@@ -206,28 +206,28 @@ def _cpu(facts: _Facts) -> str:
 
 
 def _cpu_rank(facts: _Facts) -> str:
-    """`rank` among `of` jobs on `node`; `critical`: the one that would need longest alone; `elsewhere`: that has only
-    its chief or PS there."""
-    why = "needs longest alone" if facts.has("critical") else "by what is left"
+    """`rank` among `of` jobs on `node`. `critical`: the job would take longest alone. `elsewhere`: it has only its
+    chief or PS there."""
+    why = "would take longest alone" if facts.has("critical") else "by remaining work"
     if facts.has("elsewhere"):
-        why = "works on other nodes and needs little here"
+        why = "its workers are on other nodes"
     return f"CPU in place: {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
 
 
 def _missed(facts: _Facts) -> str:
-    """`needs_s` with the best size, `largest`, and `left_s`."""
+    """`needs_s`: with the best size, `largest`. `left_s`: until the deadline."""
     needs = f"needs {facts.number('needs_s'):.0f} s even with {counts_in_words(facts.counts('largest'))}"
     return f"best effort, its deadline cannot be met: {needs}, has {facts.number('left_s'):.0f} s"
 
 
 def _not_movable(facts: _Facts) -> str:
-    """`type` and `index` of the replica that was to move."""
+    """`type` and `index` of the replica."""
     replica = f"{facts.text('type')} {facts.number('index'):.0f}"
-    return f"{replica} stays on its node: without a checkpoint the job cannot be moved"
+    return f"{replica} stays on its node: the job cannot be moved without a checkpoint"
 
 
 def _no_space_for_names(facts: _Facts) -> str:
-    """`reason`: the words of why the job has this size."""
+    """`reason`: the sentence of why the job has this size."""
     return f"{facts.text('reason')}; kube-scheduler chooses nodes: the job's annotations leave no room for their names"
 
 
@@ -238,65 +238,63 @@ def _fixed(text: str) -> Callable[[_Facts], str]:
 WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "own": lambda facts: facts.text("words"),
     "as-declared": _fixed("as declared"),
-    "behind": _fixed("does not fit beside the jobs before it"),
+    "behind": _fixed("earlier jobs leave no room for it"),
     "best-effort": _fixed("best effort"),
     "bounds": _size_asked_for,
     "busy": _busy,
     "converged": lambda facts: (
-        f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, others there progress"
+        f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, other jobs there progress"
     ),
     "cools": lambda facts: f"was {facts.text('done')} less than {facts.number('cooldown_s'):.0f} s ago",
     "cpu": _cpu,
-    "cpu-as-requested": _fixed("CPU as requested"),
+    "cpu-as-requested": _fixed("gets the CPU that it requests"),
     "cpu-rank": _cpu_rank,
-    "crowded": lambda facts: (
-        f"moves from {facts.text('source')}, which is crowded, to idle CPU of {facts.text('target')}"
-    ),
+    "crowded": lambda facts: f"moves from crowded node {facts.text('source')} to idle CPU of {facts.text('target')}",
     "deadline-met": lambda facts: f"meets its deadline with {counts_in_words(facts.counts('with'))}",
     "deadline-missed": _missed,
-    "deadline-no-room": _fixed("best effort: no room to meet its deadline beside the others"),
-    "dominant-share": _fixed("dominant share"),
-    "earliest-deadline": _fixed("earliest deadline"),
-    "first": _fixed("among the first in order"),
-    "fits": _fixed("next in order and it fits"),
+    "deadline-no-room": _fixed("best effort: other jobs leave no room to meet its deadline"),
+    "dominant-share": _fixed("fair share (dominant resource)"),
+    "earliest-deadline": _fixed("earliest deadline first"),
+    "first": _fixed("among the first jobs in order"),
+    "fits": _fixed("next in order, and it fits"),
     "gain-per-replica": _gain_per_replica,
-    "gives-way": _fixed("best effort: gives way to a job that meets its deadline with less"),
-    "given-room": _fixed("on room that others give back"),
+    "gives-way": _fixed("best effort: another job needs less to meet its deadline"),
+    "given-room": _fixed("starts on room that other jobs gave up"),
     "keeps": _fixed("keeps what it has"),
-    "later-deadline": _fixed("others with earlier deadlines come first"),
-    "learned": _fixed("learned policy"),
+    "later-deadline": _fixed("jobs with earlier deadlines come first"),
+    "learned": _fixed("size chosen by the learned policy"),
     "less-room": lambda facts: f"no room for the declared {counts_in_words(facts.counts('declared'))}",
     "lost": _lost,
-    "leaves-node": _fixed("a node it runs on goes back to its own pool"),
+    "leaves-node": _fixed("leaves a node that goes back to its pool"),
     "makes-room": _makes_room,
-    "marginal-gain": _fixed("marginal gain"),
-    "no-checkpoint": _fixed("it has no checkpoint to go on from"),
+    "marginal-gain": _fixed("adds most speed here (marginal gain)"),
+    "no-checkpoint": _fixed("it has no checkpoint to resume from"),
     "no-deadline": _fixed("best effort: it has no deadline"),
-    "no-nodes": _fixed("enough is free in total, but not on the nodes that may run it"),
-    "no-size": _fixed("no size of it fits the cluster"),
+    "no-nodes": _fixed("enough is free in total, but the nodes that may run it have no room"),
+    "no-size": _fixed("even its smallest size does not fit the cluster"),
     "no-space-for-names": _no_space_for_names,
-    "node-full": lambda facts: f"{facts.text('node')} has less than its pods hold",
-    "node-returns": _fixed("preempted: a node it runs on goes back to its own pool"),
-    "node-shrinks": _fixed("a node that it can do without goes back to its own pool"),
+    "node-full": lambda facts: f"node {facts.text('node')} has less than its pods hold",
+    "node-returns": _fixed("preempted: its node goes back to its pool"),
+    "node-shrinks": _fixed("shrinks: a node goes back to its pool"),
     "not-movable": _not_movable,
-    "offered": _fixed("offered, and a loanable job waits"),
-    "others-first": _fixed("preempted: jobs before it in the order take the whole cluster"),
-    "packing": _fixed("packing and shortness: it suits best what was free"),
-    "pool-wants": _fixed("its own pool needs it"),
-    "profile-begins": _fixed("had this size when the profile took over"),
+    "offered": _fixed("the pool offers it, and a loanable job waits"),
+    "others-first": _fixed("preempted: earlier jobs take the whole cluster"),
+    "packing": _fixed("best fit for what was free (packing and short remaining work)"),
+    "pool-wants": _fixed("its pool needs it"),
+    "profile-begins": _fixed("already had this size when the profile was chosen"),
     "released": lambda facts: f"{facts.text('profile')}: the declared size",
     "requested-size": _requested_size,
-    "room-to-come": lambda facts: f"waits for room on {facts.text('node')} that another job is about to give up",
+    "room-to-come": lambda facts: f"waits for room on {facts.text('node')}, which another job is about to free",
     "short": _short,
     "slower": lambda facts: (
-        f"was faster with fewer, {facts.number('there'):.3g} steps/s there, {facts.number('here'):.3g} here"
+        f"was faster with fewer replicas: {facts.number('there'):.3g} steps/s, now {facts.number('here'):.3g}"
     ),
     "suspended": _fixed("suspended"),
-    "time-saved": _fixed("what base demands leave goes where it saves most time"),
-    "tries-size": _fixed("tries a size whose speed is not known"),
-    "unknown-speed": _fixed("its speed is not known yet"),
-    "unknown-steps": _fixed("best effort: how many steps it has is not known"),
-    "waits-behind": lambda facts: f"waits behind {facts.text('job')}, which does not fit yet",
-    "whole-cluster": _fixed("jobs before it in the order take the whole cluster"),
+    "time-saved": _fixed("spare capacity goes where it saves most time"),
+    "tries-size": _fixed("measures the speed of this size"),
+    "unknown-speed": _fixed("its speed is not yet known"),
+    "unknown-steps": _fixed("best effort: its number of steps is unknown"),
+    "waits-behind": lambda facts: f"waits behind job {facts.text('job')}, which does not fit yet",
+    "whole-cluster": _fixed("earlier jobs take the whole cluster"),
 }
-"""By code the words, from the facts that it has."""
+"""By code, the sentence from its facts."""

@@ -1,4 +1,4 @@
-"""Resource vectors: what a node has and what a replica asks for."""
+"""Resource vectors of nodes and replicas, and the constraints that say where a pod may run."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 
 class Resources(NamedTuple):
-    """CPU in millicores, memory in bytes, accelerators in whole devices, pods, ephemeral storage in bytes. Integers, so
-    that sums are exact.
+    """`cpu` in millicores, `memory` in bytes, `accelerators` in whole devices, `pods`, and ephemeral `storage` in
+    bytes: the units of the whole decision core. Integers, so that sums are exact.
 
-    Pods and ephemeral storage only decide whether something fits on a node. Where nobody counts them, as in traces,
-    they are 0 on both sides.
+    Pods and storage only decide whether a replica fits a node. Where they are unknown, as in traces, they are 0 on both
+    sides.
     """
 
     cpu: int = 0
@@ -42,7 +42,7 @@ class Resources(NamedTuple):
         return Resources(self.cpu * n, self.memory * n, self.accelerators * n, self.pods * n, self.storage * n)
 
     def positive(self) -> "Resources":
-        """With nothing where there is less than nothing."""
+        """With negative amounts replaced by 0."""
         return Resources(*(max(0, part) for part in self))
 
     def within(self, other: "Resources") -> bool:
@@ -56,7 +56,7 @@ class Resources(NamedTuple):
         )
 
     def dominant_share(self, of: "Resources") -> float:
-        """The largest share of CPU, memory or accelerators of `of` (Ghodsi et al., NSDI'11). A resource nobody has
+        """The largest share of CPU, memory or accelerators of `of` (Ghodsi et al., NSDI'11). A resource that `of` lacks
         counts as 0."""
         return max((mine / all_ for mine, all_ in zip(self[:3], of[:3], strict=True) if all_ > 0), default=0.0)
 
@@ -73,7 +73,7 @@ def total_of(amounts: Iterable[Resources]) -> Resources:
 
 
 def maximal(vectors: Sequence[Resources]) -> list[Resources]:
-    """Those that no other dominates: what fits any fits one of these."""
+    """The vectors that no other dominates: a demand that fits any of `vectors` fits one of these."""
     distinct = sorted(set(vectors), reverse=True)
     return [v for v in distinct if not any(v != w and v.within(w) for w in distinct)]
 
@@ -137,8 +137,8 @@ class Requirement:
 
 
 def _whole(text: str | None) -> int | None:
-    """As kube-scheduler reads the operands of `Gt` and `Lt`: decimal, of 64 bits; else None. Longer ones are not even
-    converted: it is done for each node, and takes 0.1 ms for 4,000 digits."""
+    """The operand of `Gt` or `Lt` as kube-scheduler reads it: a decimal 64-bit integer; else None. Longer texts are not
+    converted, since this runs once per node and 4,000 digits take 0.1 ms."""
     if text is None or not _INT64.fullmatch(text):
         return None
     value = int(text)

@@ -1,7 +1,7 @@
-"""Free resources per node while a plan is made, with an ordered index and undo.
+"""FreeCapacity: free resources per node while a plan is made, with nodes in order and undo.
 
-A FreeCapacity is a view of a Snapshot: it follows the jobs' placements from one Snapshot to the next. A round takes
-from it and gives back to it freely and rolls everything back at its end.
+It is an index of a Snapshot: it follows the jobs' placements from one Snapshot to the next. A round takes from it and
+gives back to it, and rolls all of that back at its end.
 """
 
 from bisect import bisect_left, insort
@@ -25,237 +25,42 @@ from elastic_tfjob.scheduling.snapshot import (
 
 __all__ = ["Admission", "in_all"]
 
-# -- Nodes in the order of what they have free of each resource --------------------------------------------------------
-# Of a full cluster, few have what is asked for.
-
-FEW = 8
-"""One in so many nodes is few enough to sort them rather than to go through all in order."""
-
-
-class FreeIndex:
-    """Nodes by number, one sorted list per resource: free CPU, memory and accelerators.
-
-    A list holds `free * nodes + i`, since numbers compare faster than pairs.
-    """
-
-    def __init__(self, cpu: Sequence[int], memory: Sequence[int], accelerators: Sequence[int]) -> None:
-        self._count = count = len(cpu)
-        self._lists = tuple(
-            sorted(free * count + i for i, free in enumerate(each)) for each in (cpu, memory, accelerators)
-        )
-
-    def take(self, i: int, free: Sequence[int], taken: Sequence[int]) -> None:
-        """Node `i` had `free` of each resource, and has less by `taken` now."""
-        count = self._count
-        for nodes, before, less in zip(self._lists, free, taken, strict=False):
-            if less:
-                del nodes[bisect_left(nodes, before * count + i)]
-                insort(nodes, (before - less) * count + i)
-
-    def few(self, demand: Sequence[int]) -> list[int] | None:
-        """Unordered superset of the nodes that hold `demand`, which starts with CPU, memory and accelerators; None if
-        those are many."""
-        count = self._count
-        least, fewest, start = count // FEW, None, 0
-        for nodes, want in zip(self._lists, demand, strict=False):
-            if not want:
-                continue
-            at = bisect_left(nodes, want * count)
-            if len(nodes) - at <= least:
-                least, fewest, start = len(nodes) - at, nodes, at
-                if not least:
-                    return []
-        return None if fewest is None else [each % count for each in fewest[start:]]
-
-    def none_holds(self, demand: Sequence[int]) -> bool:
-        """Whether surely no node holds it: none has so much of one resource."""
-        cpu, memory, accelerators = self._lists
-        count = self._count
-        return (
-            not count
-            or cpu[-1] < demand[0] * count
-            or memory[-1] < demand[1] * count
-            or accelerators[-1] < demand[2] * count
-        )
-
-
-# -- Nodes that a plan may use, and all of them as one -----------------------------------------------------------------
-
 ANY_NODE = "*"
-"""The one node of a placement that looks at totals only."""
+"""The name of the one node of a placement by totals only."""
 
 
 def lost_nodes(placement: Placement, nodes: Mapping[str, Node]) -> list[str]:
-    """Nodes of a placement that the cluster does not have any more, or that are not ready, or cordoned."""
+    """A placement's nodes that the cluster no longer has, or that are not ready or cordoned."""
     return sorted({name for names in placement.values() for name in names if name not in nodes and name != ANY_NODE})
 
 
-def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
-    """Ours and those lent to us, by name order of the Snapshot."""
-    return [node for node in nodes.values() if node.loan in ("own", "loaned")]
-
-
-def admitting(nodes: Sequence[Node], constraints: Constraints, loanable: bool) -> frozenset[int]:
-    """Indices of the nodes that admit a job of these constraints; one that is lent to us admits loanable jobs only."""
-    return frozenset(
-        i
-        for i, node in enumerate(nodes)
-        if (node.loan == "own" or (node.loan == "loaned" and loanable)) and constraints.admit(node.labels, node.taints)
-    )
-
-
-def mean_allocated(capacity: Resources, free: tuple[int, int, int]) -> float:
-    """The mean part of CPU, memory and accelerators that is allocated, of those that the node has."""
-    shares = [1 - left / all_ for left, all_ in zip(free, capacity[:3], strict=True) if all_ > 0]
-    return round(sum(shares) / len(shares), 9) if shares else 0.0
-
-
-def merged(nodes: Sequence[Node]) -> Node:
-    """All nodes as one, for placements that look at totals only."""
-    capacity = free = NOTHING
-    for node in nodes:
-        capacity, free = capacity.plus(node.capacity), free.plus(node.free)
-    return Node(ANY_NODE, capacity, free)
-
-
-# -- Which nodes admit which jobs: by constraints and taints, and by whose node it is ----------------------------------
-
-
-def in_all(sets: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
-    """The nodes that are in each of these sets; None stands for all nodes."""
-    restricted = [nodes for nodes in sets if nodes is not None]
-    if not restricted:
-        return None
-    first = restricted[0]
-    # Jobs share their sets: where all are one, nothing has to be looked at.
-    return first if all(nodes is first for nodes in restricted) else frozenset.intersection(*restricted)
-
-
-class Admission:
-    """Of these nodes, those that admit a job, as indices; None stands for all of them. Jobs of equal constraints share
-    one answer, which is found once."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-        self._admitting: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
-        self._lent: dict[Constraints, frozenset[int]] = {}
-        self.tainted = any(node.taints for node in nodes)
-        self.plain = not self.tainted and all(node.loan == "own" for node in nodes)
-        """Whether no node is tainted or another's."""
-
-    def nodes_for(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
-        """The nodes where replicas of this type may run; with no type, those where every type may run."""
-        if self.plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
-            return None
-        if type_ is None and spec.constraints_by_type:
-            return in_all(self.nodes_for(spec, group.type) for group in spec.groups)
-        constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
-        if self.plain and constraints is ANYWHERE:
-            return None
-        return self._of(constraints, spec.loanable)
-
-    def own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
-        """The same, of our own nodes alone."""
-        return self._of(spec.constraints_of(type_), False)
-
-    def lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
-        """The same, of nodes that are lent to us alone."""
-        if self.plain or not spec.loanable:
-            return frozenset()
-        constraints = spec.constraints_of(type_)
-        if constraints not in self._lent:
-            own, both = self._of(constraints, False), self._of(constraints, True)
-            everywhere = frozenset(range(len(self._nodes)))
-            self._lent[constraints] = (everywhere if both is None else both) - (everywhere if own is None else own)
-        return self._lent[constraints]
-
-    def _of(self, constraints: Constraints, loanable: bool) -> frozenset[int] | None:
-        key = (constraints, loanable)
-        if key not in self._admitting:
-            chosen = admitting(self._nodes, constraints, loanable)
-            self._admitting[key] = None if len(chosen) == len(self._nodes) else chosen
-        return self._admitting[key]
-
-
-# -- Placements: how replicas are spread over nodes, and which come or go when a size changes --------------------------
-
-
-def replicas_per_node(placement: Placement) -> Iterator[tuple[str, str, int]]:
-    """(type, node, replicas of that type there), in the order of types and of their first replica."""
-    for type_, names in placement.items():
-        if not names:
-            continue
-        first = names[0]
-        if names[-1] == first and names.count(first) == len(names):
-            yield type_, first, len(names)
-        else:
-            per_node: dict[str, int] = {}
-            for name in names:
-                per_node[name] = per_node.get(name, 0) + 1
-            for name, n in per_node.items():
-                yield type_, name, n
-
-
-def nodes_of(*placements: Placement) -> set[str]:
-    """The nodes that any of these placements uses."""
-    return {name for placement in placements for names in placement.values() for name in names}
-
-
-def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
-    """The placement with the added replicas after those it has."""
-    return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}
-
-
-def lacking(placement: Placement, counts: Counts) -> dict[str, int]:
-    """How many replicas of each type the placement has too few."""
-    return {t: n - len(placement.get(t, ())) for t, n in counts.items() if n > len(placement.get(t, ()))}
-
-
-def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
-    """The placement with only the first replicas of each type, as TFJobs remove the highest indices first."""
-    return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}
-
-
-def replicas_on_nodes(placement: Placement) -> dict[str, int]:
-    """How many replicas of any type each node has."""
-    counts: dict[str, int] = {}
-    for names in placement.values():
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
-def more_replicas(one: Placement, other: Placement) -> list[str]:
-    """The nodes where `one` has more replicas than `other`."""
-    has, had = replicas_on_nodes(one), replicas_on_nodes(other)
-    return [name for name, n in has.items() if n > had.get(name, 0)]
-
-
 Rank = Literal["least-free", "least-allocated", "fewest-ps"]
-"""How the index orders nodes: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
-LeastAllocated score; or by parameter servers on them, the freest first among equals. All ascending."""
+"""The order of nodes, ascending: by free accelerators, CPU, memory; by mean allocated share, which is kube-scheduler's
+LeastAllocated score; or by the number of parameter servers on them, the freest first among equals."""
 
 UNREQUESTED_CPU = 100
-"""Millicores that kube-scheduler counts for a replica which requests no CPU when it scores nodes, not when it looks
-whether something fits (DefaultMilliCPURequest in pkg/scheduler/util/pod_resources.go). Else all of them would go to one
-node, since that stays the least allocated. Its like for memory is not counted here."""
+"""Millicores that kube-scheduler counts for a replica without a CPU request when it scores nodes, but not when it
+checks whether a pod fits (DefaultMilliCPURequest in pkg/scheduler/util/pod_resources.go). Without this all such
+replicas would go to one node, which stays the least allocated. The default for memory is not counted here."""
 
 MANY = 1 << 30
 Key = tuple[float, float, float, int]
 
 
 class FreeCapacity:
+    """What is free on each node, by node number, and in total."""
+
     def __init__(self, nodes: list[Node], rank: Rank, *, totals_only: bool = False) -> None:
         self.totals_only = totals_only
         self.rank = rank
         self._log: list[tuple[int | str, Resources, int] | list[Node]] = []
-        """To undo: what was taken of which node with how many `counted`, and the nodes before others came."""
+        """For undo: what was taken from which node with how many `counted`; and the nodes before a change of nodes."""
         self._elsewhere: dict[str, tuple[Resources, int]] = {}
-        """What jobs hold on nodes that are not here, by name, with how many `counted`: such a node may come (back)."""
+        """By name of a node that is not here, what jobs hold there and how many are `counted`: the node may return."""
         self._set_up(nodes, {})
 
     def _set_up(self, nodes: list[Node], held: dict[str, tuple[Resources, int]]) -> None:
-        """Stand on these nodes, of which jobs hold so much."""
+        """Start with these nodes; `held` is what jobs hold, by name of node."""
         self.nodes = nodes
         self.index = {node.name: i for i, node in enumerate(nodes)}
         self.capacity = [node.capacity for node in nodes]
@@ -267,7 +72,7 @@ class FreeCapacity:
         self.storage = [node.free.storage for node in nodes]
         total = self.total = total_of(self.usable)
         self.counted = [0] * len(nodes)
-        """Replicas of our jobs per node that the rank counts: under least-allocated those that request no CPU, else
+        """Per node, the replicas that the rank counts: under `least-allocated` those without a CPU request, else
         parameter servers, for placements that keep them apart."""
         for name in held.keys() & self.index.keys():
             i, (taken, counted) = self.index[name], held.pop(name)
@@ -282,13 +87,13 @@ class FreeCapacity:
         self._elsewhere = held
         self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
         self._order: list[Key] = sorted(self._keys)
-        self._by_resource = FreeIndex(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
+        self._free_index = FreeIndex(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
         self._largest = maximal(self.usable)
         self.admission = Admission(nodes)
 
     @property
     def holds_elsewhere(self) -> bool:
-        """Whether jobs hold anything on nodes that are not here."""
+        """Whether jobs hold resources on nodes that are not here."""
         return bool(self._elsewhere)
 
     # ---- following the Snapshot
@@ -308,7 +113,7 @@ class FreeCapacity:
         return True
 
     def set_nodes(self, nodes: Mapping[str, Node]) -> None:
-        """Go over to these nodes; what jobs hold on them stays held."""
+        """Change to these nodes; what jobs hold there stays taken."""
         usable = usable_nodes(nodes)
         if self.totals_only:
             usable = [merged(usable)]
@@ -355,18 +160,17 @@ class FreeCapacity:
             self.take_cpu(at, millicores)
 
     def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
-        """Take what `n` replicas ask for from node `i` (or that of this name, which is not here); a negative `n` gives
-        back."""
+        """Take what `n` replicas request from node `i` (a name: a node that is not here); a negative `n` gives back."""
         counts = not group.request.cpu if self.rank == "least-allocated" else group.type == PS
         self.take_from(i, group.request if n == 1 else group.request.times(n), n if counts else 0)
 
     def take_from(self, i: int | str, taken: Resources, counted: int) -> None:
-        """Take this much of node `i`, for replicas of which so many are `counted`."""
+        """Take this from node `i`, for replicas of which `counted` are counted by the rank."""
         self._shift(i, taken, counted)
         self._log.append((i, taken, counted))
 
     def take_cpu(self, i: int | str, millicores: int) -> None:
-        """Take CPU alone from node `i`, for replicas that are there; a negative amount gives back."""
+        """Take only CPU from node `i`, for replicas that are there; a negative amount gives back."""
         if millicores:
             self.take_from(i, Resources(millicores), 0)
 
@@ -378,8 +182,8 @@ class FreeCapacity:
                 del self._elsewhere[i]
             return
         cpu, memory, accelerators, pods, storage = taken
-        if self._by_resource:
-            self._by_resource.take(i, (self.cpu[i], self.memory[i], self.accelerators[i]), taken)
+        if self._free_index:
+            self._free_index.take(i, (self.cpu[i], self.memory[i], self.accelerators[i]), taken)
         self.cpu[i] -= cpu
         self.memory[i] -= memory
         self.accelerators[i] -= accelerators
@@ -401,7 +205,7 @@ class FreeCapacity:
         return len(self._log)
 
     def rollback(self, mark: int) -> None:
-        """Undo what was done since: in one go per node, since a long round comes back to each many times."""
+        """Undo everything since `mark`, once per node, since a long round changes each node many times."""
         log = self._log
         back: dict[int | str, tuple[Resources, int]] = {}
         while len(log) > mark:
@@ -417,7 +221,7 @@ class FreeCapacity:
         self._shift_all(back)
 
     def _shift_all(self, taken: Mapping[int | str, tuple[Resources, int]]) -> None:
-        """Give all this back."""
+        """Give all of this back."""
         for i, amounts in taken.items():
             if amounts != (NOTHING, 0):
                 self._shift(i, amounts[0].times(-1), -amounts[1])
@@ -454,7 +258,7 @@ class FreeCapacity:
         return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
 
     def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
-        """How many such requests node `i` still holds beside what is planned for it."""
+        """How many such requests still fit node `i` beside what is planned for it."""
         n = MANY
         if request.accelerators:
             n = (self.accelerators[i] - planned.accelerators) // request.accelerators
@@ -469,7 +273,7 @@ class FreeCapacity:
         return max(n, 0)
 
     def fit_empty(self, i: int, request: Resources) -> int:
-        """How many such requests node `i` would hold without any of our jobs."""
+        """How many such requests would fit node `i` without any of our jobs."""
         usable = self.usable[i]
         return min((have // want for have, want in zip(usable, request, strict=True) if want), default=MANY)
 
@@ -487,7 +291,7 @@ class FreeCapacity:
         return self.admission.nodes_for(spec, type_)
 
     def best_fit(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
-        """The node with least left free that holds `demand`; ties to the first node. Needs rank `least-free`."""
+        """The fullest node that holds `demand`; ties go to the first node. Needs rank `least-free`."""
         cpu, memory, accelerators, pods, storage = demand
         start = bisect_left(self._order, (accelerators, cpu, memory, -1))
         for _, free_cpu, free_memory, i in islice(self._order, start, None):  # each has the accelerators
@@ -503,7 +307,7 @@ class FreeCapacity:
 
     def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The first node in the order of `rank` that holds `demand`."""
-        few = self._by_resource.few(demand) if self._by_resource else None
+        few = self._free_index.few(demand) if self._free_index else None
         cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
         want_cpu, want_memory, want_accelerators, want_pods, want_storage = demand
         if few is not None:
@@ -533,15 +337,14 @@ class FreeCapacity:
 
     def holding(self, demand: Resources) -> Iterator[int]:
         """The nodes that hold `demand`, in the order of `rank`. Taking while iterating moves nodes."""
-        few = self._by_resource.few(demand) if self._by_resource else None
+        few = self._free_index.few(demand) if self._free_index else None
         if few is not None:
             return iter(sorted((i for i in few if self.holds(i, demand)), key=self._key))
         return (key[3] for key in self._order if self.holds(key[3], demand))
 
     def none_holds(self, request: Resources) -> bool:
-        """Whether surely no node holds it, which is seen at once; False where it takes a search (rank `fewest-ps` knows
-        at once)."""
-        return self._by_resource is not None and self._by_resource.none_holds(request)
+        """Whether it is clear without a search that no node holds it; only rank `fewest-ps` may say so."""
+        return self._free_index is not None and self._free_index.none_holds(request)
 
     def largest_empty_fit(self, demand: Resources) -> bool:
         """Whether some node without any of our jobs would hold `demand`."""
@@ -552,7 +355,7 @@ class FreeCapacity:
         return (key[3] for key in self._order)
 
     def descending(self) -> Iterator[int]:
-        """Freest first under `least-free`; ties still to the first node."""
+        """In the reverse order of `rank` (freest first under `least-free`); ties still go to the first node."""
         order = self._order
         k = len(order)
         while k:
@@ -563,7 +366,7 @@ class FreeCapacity:
             k = start
 
 
-def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacity]:
+def room_index(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacity]:
     """The builder of a FreeCapacity with the free resources that the jobs' placements leave."""
 
     def build(snapshot: Snapshot) -> FreeCapacity:
@@ -576,3 +379,200 @@ def room_view(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapacit
         return room
 
     return build
+
+
+# -- Usable nodes, and all of them as one ------------------------------------------------------------------------------
+
+
+def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
+    """Own and borrowed nodes, in the order of the Snapshot."""
+    return [node for node in nodes.values() if node.loan in ("own", "loaned")]
+
+
+def admitting(nodes: Sequence[Node], constraints: Constraints, loanable: bool) -> frozenset[int]:
+    """The numbers of the nodes that admit these constraints; borrowed nodes admit loanable jobs only."""
+    return frozenset(
+        i
+        for i, node in enumerate(nodes)
+        if (node.loan == "own" or (node.loan == "loaned" and loanable)) and constraints.admit(node.labels, node.taints)
+    )
+
+
+def mean_allocated(capacity: Resources, free: tuple[int, int, int]) -> float:
+    """The mean allocated share of CPU, memory and accelerators, of those that the node has."""
+    shares = [1 - left / all_ for left, all_ in zip(free, capacity[:3], strict=True) if all_ > 0]
+    return round(sum(shares) / len(shares), 9) if shares else 0.0
+
+
+def merged(nodes: Sequence[Node]) -> Node:
+    """All nodes as one, for placements that look at totals only."""
+    capacity = free = NOTHING
+    for node in nodes:
+        capacity, free = capacity.plus(node.capacity), free.plus(node.free)
+    return Node(ANY_NODE, capacity, free)
+
+
+# -- Admission: which nodes may run which jobs -------------------------------------------------------------------------
+
+
+def in_all(sets: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """The nodes that are in each of these sets; None stands for all nodes."""
+    restricted = [nodes for nodes in sets if nodes is not None]
+    if not restricted:
+        return None
+    first = restricted[0]
+    # Jobs share their sets: often all are the same object.
+    return first if all(nodes is first for nodes in restricted) else frozenset.intersection(*restricted)
+
+
+class Admission:
+    """Which of these nodes admit a job, by number; None stands for all. Jobs with equal constraints share one
+    answer."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._admitting: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
+        self._lent: dict[Constraints, frozenset[int]] = {}
+        self.tainted = any(node.taints for node in nodes)
+        self.plain = not self.tainted and all(node.loan == "own" for node in nodes)
+        """Whether no node is tainted or of another pool."""
+
+    def nodes_for(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
+        """The nodes where replicas of this type may run; with no type, those where every type may run."""
+        if self.plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
+            return None
+        if type_ is None and spec.constraints_by_type:
+            return in_all(self.nodes_for(spec, group.type) for group in spec.groups)
+        constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
+        if self.plain and constraints is ANYWHERE:
+            return None
+        return self._of(constraints, spec.loanable)
+
+    def own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
+        """The same for own nodes only."""
+        return self._of(spec.constraints_of(type_), False)
+
+    def lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
+        """The same for borrowed nodes only."""
+        if self.plain or not spec.loanable:
+            return frozenset()
+        constraints = spec.constraints_of(type_)
+        if constraints not in self._lent:
+            own, both = self._of(constraints, False), self._of(constraints, True)
+            everywhere = frozenset(range(len(self._nodes)))
+            self._lent[constraints] = (everywhere if both is None else both) - (everywhere if own is None else own)
+        return self._lent[constraints]
+
+    def _of(self, constraints: Constraints, loanable: bool) -> frozenset[int] | None:
+        key = (constraints, loanable)
+        if key not in self._admitting:
+            chosen = admitting(self._nodes, constraints, loanable)
+            self._admitting[key] = None if len(chosen) == len(self._nodes) else chosen
+        return self._admitting[key]
+
+
+# -- FreeIndex: nodes sorted by each of their free resources -----------------------------------------------------------
+
+FEW = 8
+"""With at most one in this many nodes, sorting them is faster than a pass over all nodes in order."""
+
+
+class FreeIndex:
+    """Nodes by number, one sorted list per resource: free CPU, memory and accelerators.
+
+    A list holds `free * nodes + i`, since numbers compare faster than pairs.
+    """
+
+    def __init__(self, cpu: Sequence[int], memory: Sequence[int], accelerators: Sequence[int]) -> None:
+        self._count = count = len(cpu)
+        self._lists = tuple(
+            sorted(free * count + i for i, free in enumerate(each)) for each in (cpu, memory, accelerators)
+        )
+
+    def take(self, i: int, free: Sequence[int], taken: Sequence[int]) -> None:
+        """Node `i` had `free` of each resource, and now has `taken` less."""
+        count = self._count
+        for nodes, before, less in zip(self._lists, free, taken, strict=False):
+            if less:
+                del nodes[bisect_left(nodes, before * count + i)]
+                insort(nodes, (before - less) * count + i)
+
+    def few(self, demand: Sequence[int]) -> list[int] | None:
+        """Unordered superset of the nodes that hold `demand` (CPU, memory, accelerators, ...); None if there are
+        many."""
+        count = self._count
+        least, fewest, start = count // FEW, None, 0
+        for nodes, want in zip(self._lists, demand, strict=False):
+            if not want:
+                continue
+            at = bisect_left(nodes, want * count)
+            if len(nodes) - at <= least:
+                least, fewest, start = len(nodes) - at, nodes, at
+                if not least:
+                    return []
+        return None if fewest is None else [each % count for each in fewest[start:]]
+
+    def none_holds(self, demand: Sequence[int]) -> bool:
+        """Whether no node has enough of some resource."""
+        cpu, memory, accelerators = self._lists
+        count = self._count
+        return (
+            not count
+            or cpu[-1] < demand[0] * count
+            or memory[-1] < demand[1] * count
+            or accelerators[-1] < demand[2] * count
+        )
+
+
+# -- Placements: replicas per node, and which replicas come or go with a change of size --------------------------------
+
+
+def replicas_per_node(placement: Placement) -> Iterator[tuple[str, str, int]]:
+    """(type, node, replicas of that type there), in the order of types and of their first replica."""
+    for type_, names in placement.items():
+        if not names:
+            continue
+        first = names[0]
+        if names[-1] == first and names.count(first) == len(names):
+            yield type_, first, len(names)
+        else:
+            per_node: dict[str, int] = {}
+            for name in names:
+                per_node[name] = per_node.get(name, 0) + 1
+            for name, n in per_node.items():
+                yield type_, name, n
+
+
+def nodes_of(*placements: Placement) -> set[str]:
+    """The nodes that any of these placements uses."""
+    return {name for placement in placements for names in placement.values() for name in names}
+
+
+def grown(placement: Placement, added: Placement) -> dict[str, tuple[str, ...]]:
+    """The placement with the added replicas at the end."""
+    return {**placement, **{type_: placement.get(type_, ()) + names for type_, names in added.items() if names}}
+
+
+def lacking(placement: Placement, counts: Counts) -> dict[str, int]:
+    """How many replicas of each type are missing in the placement."""
+    return {t: n - len(placement.get(t, ())) for t, n in counts.items() if n > len(placement.get(t, ()))}
+
+
+def shrunk(placement: Placement, counts: Counts) -> dict[str, tuple[str, ...]]:
+    """The placement with only the first replicas of each type: TFJobs remove the highest indices first."""
+    return {type_: names[: counts.get(type_, 0)] for type_, names in placement.items() if counts.get(type_, 0)}
+
+
+def replicas_on_nodes(placement: Placement) -> dict[str, int]:
+    """How many replicas of any type each node has."""
+    counts: dict[str, int] = {}
+    for names in placement.values():
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def more_replicas(one: Placement, other: Placement) -> list[str]:
+    """The nodes where `one` has more replicas than `other`."""
+    has, had = replicas_on_nodes(one), replicas_on_nodes(other)
+    return [name for name, n in has.items() if n > had.get(name, 0)]

@@ -1,13 +1,13 @@
-"""One round of decisions: the working state that the stages share, and how it becomes a Plan."""
+"""One round of decisions: the working state that all steps share, and the Plan that it becomes."""
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.scheduling.plan import BEHIND, Assignment, Cause, Loan, Plan, cause_of
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, cools, entry, queue_view
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, in_cooldown, queue_index
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
-from elastic_tfjob.scheduling.room import grown, lacking, room_view, shrunk
+from elastic_tfjob.scheduling.room import grown, lacking, room_index, shrunk
 from elastic_tfjob.scheduling.rules import Rules
 from elastic_tfjob.scheduling.snapshot import (
     AS_REQUESTED,
@@ -24,61 +24,14 @@ from elastic_tfjob.scheduling.snapshot import (
     with_number,
 )
 
-# -- A round ends: what it does to jobs is counted, and there is a limit -----------------------------------------------
-# It is no clock: both worlds decide the same.
-
-FEWEST_ACTIONS: Final = 10_000
-ACTIONS_EACH: Final = 100
-"""How often a round may act: so often for each job and for each replica that it may have, and the fewest besides. Of
-10,000 jobs, under any profile, rounds act at most once for every second job or replica."""
-
-
-class EndlessRoundError(RuntimeError):
-    """A round acted so often that it will not end: a bug of the profile, which some job sets off."""
-
-    def __init__(self, profile: str, job: str, limit: int) -> None:
-        super().__init__(f"{profile}: the round did not end after {limit:,} actions")
-        self.profile = profile
-        self.job = job
-        self.add_note(f"the last one was on {job}")  # its name is not for the owners of others, who read the message
-
-
-class ActionLimit:
-    """Of one round of this profile on this Snapshot."""
-
-    def __init__(self, snapshot: Snapshot, profile: str) -> None:
-        self._snapshot = snapshot
-        self._profile = profile
-        self._actions = 0
-        self._most = FEWEST_ACTIONS
-        """Until this many, nobody looks how many jobs and replicas there are."""
-
-    def count(self, job: Job) -> None:
-        """One action on this job. Raises EndlessRoundError beyond the limit."""
-        self._actions += 1
-        if self._actions > self._most:
-            self._most = most_actions(self._snapshot)
-            if self._actions > self._most:
-                raise EndlessRoundError(self._profile, job.key, self._most)
-
-
-def most_actions(snapshot: Snapshot) -> int:
-    """How often a round of this Snapshot may act."""
-    jobs = snapshot.jobs.values()
-    replicas = sum(
-        max(group.maximum, len(job.placement.get(group.type, ()))) for job in jobs for group in job.spec.groups
-    )
-    return FEWEST_ACTIONS + ACTIONS_EACH * (len(jobs) + replicas)
-
-
 T = TypeVar("T")
 
 
 class Round:
-    """What stages act on. All changes stay here: the FreeCapacity is rolled back when the round is over.
+    """What steps act on. All changes stay here: the FreeCapacity is rolled back at the end of the round.
 
-    A round ends: each action (`start`, `resize`, `stop` and so on) is counted, tried in vain or not, and beyond a limit
-    that grows with jobs and replicas it raises EndlessRoundError (action_limit.py).
+    Each action (`start`, `resize`, `stop` and so on) is counted, successful or not; beyond a limit that grows with jobs
+    and replicas it raises EndlessRoundError.
     """
 
     def __init__(self, snapshot: Snapshot, rules: Rules) -> None:
@@ -86,52 +39,52 @@ class Round:
         self.rules = rules
         self.now = snapshot.now
         self.nodes: Mapping[str, Node] = snapshot.nodes
-        """The nodes as this round stands: with those it borrows, without those it gives back."""
+        """The present nodes: with those that the round borrows, without those that it gives back."""
         self.loans: list[Loan] = []
         self.changes: dict[str, Assignment] = {}
         self.refusals: dict[str, Reason] = {}
         self.kept: dict[str, Reason] = {}
-        """Why jobs that were to be stopped or moved keep what they have."""
+        """Why jobs that a step wanted to stop or move keep what they have."""
         self._memory: dict[str, Memory] = {}
         self._shared: dict[Hashable, Any] = {}
         self._requeued: list[Entry] = []
         self._failed: set[Hashable] = set()
-        """Starts that found no nodes since room was last given back: the same again would not either."""
+        """Starts that found no nodes since capacity was last freed: the same start would fail again."""
         self.gave_back = 0
-        """How often room was given back. While this stays as it is, a start that found no nodes would find none."""
+        """How often capacity was freed. Until this changes, a start that found no nodes would fail again."""
         self.unmet: dict[str, Counts] = {}
-        """Sizes that running jobs must be brought to but for which there is no room."""
+        """Sizes that running jobs must have, but for which there is no room."""
         self.held_back = BEHIND
         self._limit = ActionLimit(snapshot, rules.name)
         place = rules.place
-        self.room = snapshot.view(("room", place.rank, place.totals_only), room_view(place.rank, place.totals_only))
+        self.room = snapshot.index(("room", place.rank, place.totals_only), room_index(place.rank, place.totals_only))
         order = rules.order
-        self.waiting_queue: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(self.now)
-        self._running: JobQueue = snapshot.view(("running", order), queue_view(order, True)).at(self.now)
+        self.waiting_queue: JobQueue = snapshot.index(("waiting", order), queue_index(order, False)).at(self.now)
+        self._running: JobQueue = snapshot.index(("running", order), queue_index(order, True)).at(self.now)
 
     def shared(self, key: Hashable, build: Callable[[], T]) -> T:
-        """What steps of this round share under `key`, built on first use."""
+        """The value that steps of this round share under `key`, built on first use."""
         if key not in self._shared:
             self._shared[key] = build()
         value: T = self._shared[key]
         return value
 
-    # ---- who
+    # ---- jobs
 
     def waiting(self) -> WaitingJobs:
-        """Waiting jobs, first to serve first."""
+        """Waiting jobs in order."""
         return WaitingJobs(self.waiting_queue, self.rules.order.drift * self.now, self._requeued)
 
-    def waiting_shapes(self) -> Iterator[JobSpec]:
-        """What waiting jobs ask for, each shape once."""
+    def distinct_waiting_specs(self) -> Iterator[JobSpec]:
+        """One spec of each placement key that waiting jobs have."""
         return (self.job(entries[0][4]).spec for entries in self.waiting_queue.lists.values())
 
     def running_in_order(self) -> list[Job]:
-        """Jobs that held something when the round began and may change, in order."""
+        """Jobs that held resources when the round began and may change, in order."""
         return [self.job(entry[4]) for entry in self._running.lists.get(None, ())]
 
     def rescaling(self) -> list[Job]:
-        """Jobs between two targets: they hold what they hold and are left alone."""
+        """Jobs between two targets, which a round does not change."""
         if len(self.waiting_queue) + len(self._running) == len(self.snapshot.jobs):
             return []
         return [job for job in self.snapshot.jobs.values() if job.phase == "rescaling"]
@@ -140,12 +93,12 @@ class Round:
         return self.snapshot.jobs[key]
 
     def placement(self, job: Job) -> Placement:
-        """What the job holds as this round stands."""
+        """The nodes that the job has at this point of the round."""
         target = self.changes.get(job.spec.key)
         return job.placement if target is None else target.nodes
 
     def cpu(self, job: Job) -> Cpu:
-        """The CPU its replicas hold as this round stands."""
+        """The CPU that its replicas hold at this point of the round."""
         target = self.changes.get(job.spec.key)
         return job.cpu if target is None else target.cpu
 
@@ -153,23 +106,24 @@ class Round:
         self.gave_back += 1
         self._failed.clear()
 
-    # ---- how long
+    # ---- the limit
 
     def act(self, job: Job) -> None:
-        """Count an action on this job. What acts through this Round is counted already; a loop that does not may call
-        it. Raises EndlessRoundError."""
+        """Count an action on this job. Actions of this Round are counted already; a loop without any should call it.
+        Raises EndlessRoundError."""
         self._limit.count(job)
 
-    # ---- what
+    # ---- actions
 
     def memory(self, job: Job) -> Memory:
-        """What is remembered of a job, as this round stands."""
+        """The job's memory at this point of the round."""
         return self._memory.get(job.spec.key, job.memory)
 
     def remember(self, job: Job, name: str, value: float | None) -> None:
-        """Have the next rounds find this number in `Job.memory`; None: forget it. It is for what is worth a write of
-        the job (a second slow reading, a promotion), not for what changes in each round. `undo` leaves it: remember
-        once the decision stands. Raises ValueError for a name that is none, and for a number that is not finite."""
+        """Store this number with the job: the next rounds find it in `Job.memory`; None deletes it. Each change writes
+        the job, so store events (a second slow reading, a promotion), not what changes in every round. `undo` does not
+        restore it: call this once the decision is final. Raises ValueError for an invalid name, and for a number that
+        is not finite."""
         memory = with_number(self.memory(job), name, value)
         if memory == job.memory:
             self._memory.pop(job.spec.key, None)
@@ -177,11 +131,11 @@ class Round:
             self._memory[job.spec.key] = memory
 
     def start(self, job: Job, counts: Counts, reason: Why) -> bool:
-        """Give a waiting job these replicas if the Place stage finds room for all of them. One that was stopped in this
-        round may go on at once."""
+        """Start a waiting job with these replicas if the profile's Place finds room for all of them. A job that was
+        stopped in this round may start again."""
         self.act(job)
-        attempt = (job.spec.shape, tuple(counts.items()))
-        if attempt in self._failed or (not job.placement and self.cools(job)):
+        attempt = (job.spec.placement_key, tuple(counts.items()))
+        if attempt in self._failed or (not job.placement and self.in_cooldown(job)):
             return False
         nodes = self.rules.place.place(job.spec, counts, self.room, UNPLACED)
         if nodes is None:
@@ -191,27 +145,25 @@ class Round:
         return True
 
     def stop(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
-        """Take everything from a job. False for one that runs and has nowhere to go on from, or was resumed a short
-        while ago: it keeps what it has, nobody waits for its room, and `kept` says why."""
+        """Take all replicas from a job. False for a running job without a checkpoint, or one that was resumed a short
+        while ago: it keeps what it has, and `kept` says why."""
         self.act(job)
-        why = Reason("no-checkpoint") if not job.spec.stoppable else self.cools(job)
+        why = Reason("no-checkpoint") if not job.spec.stoppable else self.in_cooldown(job)
         if job.placement and why and (cause != "reclaim" or not job.spec.stoppable):
             self.kept[job.key] = why
             return False
         self.assign(job, UNPLACED, reason, cause)
         return True
 
-    def cools(self, job: Job) -> Reason | None:
-        """Why it is too early to resume a job that was stopped, or to stop one that was resumed; None where it is
-        not."""
-        if not cools(job, self.rules.stop_cooldown_s, self.now):
+    def in_cooldown(self, job: Job) -> Reason | None:
+        """Why it is too early to resume a stopped job, or to stop a resumed one; None where it is not too early."""
+        if not in_cooldown(job, self.rules.stop_cooldown_s, self.now):
             return None
         done = "resumed" if job.placement else "stopped"
         return Reason("cools", {"done": done, "cooldown_s": self.rules.stop_cooldown_s})
 
     def requeue(self, job: Job, reason: Why, cause: Cause = "preempt") -> bool:
-        """Take everything from a job and let it wait in order with the others: it may start again in this round. False
-        as for `stop`."""
+        """Stop a job and queue it again: it may start again in this round. False as for `stop`."""
         if not self.stop(job, reason, cause):
             return False
         waits = replace(job, placement=UNPLACED, phase="waiting", cpu=AS_REQUESTED)
@@ -219,8 +171,8 @@ class Round:
         return True
 
     def move(self, job: Job, role: tuple[str, int], node: str, reason: Why) -> bool:
-        """Move one replica, by its type and index, to another node if that may run it and has room. It holds there what
-        it requests; the others stay as they are. False for a job that runs and cannot be moved: `kept` says why."""
+        """Move one replica, by type and index, to another node if it may run there and fits. It gets the CPU that it
+        requests; the other replicas do not change. False for a running job that cannot be moved: `kept` says why."""
         self.act(job)
         type_, k = role
         if job.placement and not job.spec.movable:
@@ -246,15 +198,15 @@ class Round:
         return True
 
     def borrow(self, names: Sequence[str], reason: Why) -> None:
-        """Take these nodes of other pools on loan: loanable jobs may run there from now on."""
+        """Borrow these nodes of other pools: loanable jobs may run there from now on."""
         if names:
             self.loans += [Loan(name, "borrow", as_reason(reason)) for name in names]
             self._set_nodes({name: replace(self.nodes[name], loan="loaned") for name in names})
 
     def give_back(self, names: Collection[str], reason: Why) -> None:
-        """Return these nodes to their pools. Jobs that are still there are stopped, or under a profile that moves jobs
-        have their replicas go elsewhere; where there is no room they wait in order, and may start again in this round.
-        A node with a job that cannot be stopped is kept until that has ended."""
+        """Return these nodes to their pools. Jobs there are stopped; a profile that moves jobs moves their replicas
+        instead, and where there is no room queues the jobs again, so that they may start again in this round. A node
+        with a job that cannot be stopped is kept until that job has ended."""
         if not names:
             return
         leaving: list[Job] = []
@@ -284,10 +236,10 @@ class Round:
         self.room.set_nodes(self.nodes)
 
     def resize(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
-        """Change how many replicas a job has: the first ones stay, or with `repack` all are placed anew. `cause` where
-        the sizes do not tell it.
+        """Change the number of replicas: the first ones stay; with `repack` all are placed again. `cause` where the
+        sizes do not tell it.
 
-        All hold what they request afterwards: CPU beyond that is granted last.
+        Afterwards all replicas hold the CPU that they request: more is granted last.
         """
         self.act(job)
         room, place = self.room, self.rules.place
@@ -319,9 +271,9 @@ class Round:
         return True
 
     def assign(self, job: Job, nodes: Placement, reason: Why, cause: Cause | None = None) -> None:
-        """Put the job's replicas on these nodes, or with none take all away; the caller has checked that they fit.
+        """Put the job's replicas on these nodes (none: take all away); the caller has checked that they fit.
 
-        They hold what they request. `cause` where the sizes do not tell it.
+        They get the CPU that they request. `cause` where the sizes do not tell it.
         """
         self.act(job)
         self._forget_failed()
@@ -334,9 +286,9 @@ class Round:
         self._set(job, nodes, reason, cause=cause)
 
     def grant(self, job: Job, cpu: Cpu, reason: Why) -> None:
-        """Let replicas hold this CPU, which the caller has taken from the FreeCapacity, where they are.
+        """Give replicas this CPU where they are; the caller has taken it from the FreeCapacity.
 
-        The reason of a change of size or place stays the one shown.
+        If the job's size or place changes, too, the reason of that change is shown.
         """
         self.act(job)
         nodes = self.placement(job)
@@ -355,8 +307,8 @@ class Round:
         *,
         leaves: Collection[str] = frozenset(),
     ) -> bool:
-        """Give a running job this size, with new nodes for replicas whose node the cluster has lost, or that shall
-        leave theirs. `cause` where the sizes do not tell it."""
+        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`
+        where the sizes do not tell it."""
         self.act(job)
         nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)
@@ -385,7 +337,7 @@ class Round:
         return True
 
     def undo(self, mark: int, before: Mapping[str, Assignment | None]) -> None:
-        """Back to when the FreeCapacity was at `mark` and what has changed since was as in `before`."""
+        """Go back to when the FreeCapacity was at `mark`; `before` has the earlier targets of jobs changed since."""
         for key, target in before.items():
             if target is None:
                 self.changes.pop(key, None)
@@ -395,7 +347,7 @@ class Round:
         self._forget_failed()
 
     def refuse(self, job: Job, reason: Why) -> None:
-        self.refusals[job.spec.key] = self.cools(job) or as_reason(reason)
+        self.refusals[job.spec.key] = self.in_cooldown(job) or as_reason(reason)
 
     def _set(
         self, job: Job, nodes: Placement, reason: Why, cpu: Cpu = AS_REQUESTED, cause: Cause | None = None
@@ -427,11 +379,58 @@ class Round:
 
 
 def _queue(snapshot: Snapshot, rules: Rules) -> Callable[[], Iterator[str]]:
-    """The waiting jobs in their order. Read off the Snapshot: the round's views go on to the next."""
+    """The waiting jobs in order, from the Snapshot, since the round's indexes move on to the next Snapshot."""
     order = rules.order
 
     def queue() -> Iterator[str]:
-        view: JobQueue = snapshot.view(("waiting", order), queue_view(order, False)).at(snapshot.now)
-        return (entry_[4] for entry_ in WaitingJobs(view, order.drift * snapshot.now))
+        waiting: JobQueue = snapshot.index(("waiting", order), queue_index(order, False)).at(snapshot.now)
+        return (entry_[4] for entry_ in WaitingJobs(waiting, order.drift * snapshot.now))
 
     return queue
+
+
+# -- The limit of actions of a round -----------------------------------------------------------------------------------
+# It does not depend on a clock, so that both worlds decide the same.
+
+FEWEST_ACTIONS: Final = 10_000
+ACTIONS_EACH: Final = 100
+"""A round may act ACTIONS_EACH times per job and per possible replica, plus FEWEST_ACTIONS. With 10,000 jobs, rounds of
+any profile of this repository act at most once for every second job or replica."""
+
+
+class EndlessRoundError(RuntimeError):
+    """A round acted so often that it would not end: a bug of the profile, which some job triggers."""
+
+    def __init__(self, profile: str, job: str, limit: int) -> None:
+        super().__init__(f"{profile}: the round did not end after {limit:,} actions")
+        self.profile = profile
+        self.job = job
+        self.add_note(f"the last one was on {job}")  # not in the message, which owners of other jobs read
+
+
+class ActionLimit:
+    """Counts the actions of one round."""
+
+    def __init__(self, snapshot: Snapshot, profile: str) -> None:
+        self._snapshot = snapshot
+        self._profile = profile
+        self._actions = 0
+        self._most = FEWEST_ACTIONS
+        """Until this many, jobs and replicas are not counted."""
+
+    def count(self, job: Job) -> None:
+        """One action on this job. Raises EndlessRoundError beyond the limit."""
+        self._actions += 1
+        if self._actions > self._most:
+            self._most = most_actions(self._snapshot)
+            if self._actions > self._most:
+                raise EndlessRoundError(self._profile, job.key, self._most)
+
+
+def most_actions(snapshot: Snapshot) -> int:
+    """The most actions of a round on this Snapshot."""
+    jobs = snapshot.jobs.values()
+    replicas = sum(
+        max(group.maximum, len(job.placement.get(group.type, ()))) for job in jobs for group in job.spec.groups
+    )
+    return FEWEST_ACTIONS + ACTIONS_EACH * (len(jobs) + replicas)

@@ -1,8 +1,8 @@
-"""What a round goes by: in which order jobs come, on which nodes they may be, and when their size may change again. The
-protocols that a profile's order and place have."""
+"""What a round takes from a profile: the order of jobs, the choice of nodes, and how often a job may change."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 from elastic_tfjob.scheduling.room import FreeCapacity, Rank
 from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Placement
@@ -27,63 +27,61 @@ Need = Literal[
     "use",
     "history",
 ]
-"""What a profile needs of the world that carries out its plans.
+"""What a profile needs from the world that carries out its plans.
 
-To be told: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` how long jobs
-take; `speed` how fast they are at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs
-have held so far, and for how long; `use` how much of the CPU that they hold replicas use; `history` what finished jobs
-taught.
-To be done: `stop` running jobs; `move` replicas that run to other nodes; `resize` running jobs; `repack`: place a job
-whose size changes anew; `cpu` change what replicas hold in place; `loans` of nodes of another pool. `totals`: no node
-is chosen, which only a simulation can carry out.
+Information: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` of jobs;
+`speed` at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs have held so far, and
+for how long; `use` how much of their CPU replicas use; `history` what finished jobs taught.
+Actions: `stop` running jobs; `move` running replicas to other nodes; `resize` running jobs; `repack`: place a resized
+job as a whole; `cpu` change the CPU of running replicas; `loans` of nodes of another pool. `totals`: no node is chosen,
+which only a simulation can carry out.
 """
 
 
-class Order(Protocol):
-    """Which job first. Implementations are frozen dataclasses: a queue is kept per equal Order."""
+class Order(ABC):
+    """Which job comes first. `key` is all that an order needs. Implementations are frozen dataclasses: the queue of
+    waiting jobs is kept from round to round for equal orders."""
 
-    @property
-    def drift(self) -> float:
-        """What a second adds to the first part of a waiting job's key, beside those of running jobs.
+    __slots__ = ()
 
-        1 for keys that count from now when a job waits and are points in time when it runs; else 0.
-        """
-        ...
+    drift: ClassVar[float] = 0.0
+    """What each second adds to the first part of a waiting job's key, compared with the keys of running jobs. 1 where
+    the key of a waiting job counts from now and the key of a running job is a point in time; else 0."""
 
+    @abstractmethod
     def key(self, job: Job, now: float) -> OrderKey:
-        """Smallest first. Priority goes before it; arrival, sequence and name break ties after it.
+        """The smallest key comes first. Priority goes before the key; arrival, sequence and name break ties.
 
-        It may change with the job and at `next_jump_s`, not otherwise with the clock.
+        The key may change with the job and at `next_jump_s`, but not otherwise with the clock.
         """
-        ...
 
     def next_jump_s(self, job: Job, now: float) -> float | None:
-        """When this job's place in the order jumps although nothing happens (LAS's thresholds); None: never."""
-        ...
+        """When the job's key changes although nothing happens to the job (LAS's thresholds). None: never."""
+        return None
 
 
-class Place(Protocol):
-    """Which nodes. Takes the replicas from what is free and returns where they are, or None and leaves it unchanged."""
+class Place(ABC):
+    """Which nodes replicas go to. `place` is all that a placement needs. Implementations are frozen dataclasses."""
 
-    @property
-    def rank(self) -> Rank: ...
+    __slots__ = ()
 
-    @property
-    def totals_only(self) -> bool:
-        """Whether the FreeCapacity is one node with the sum of all."""
-        ...
+    rank: ClassVar[Rank] = "least-free"
+    """The order of nodes in the FreeCapacity."""
+    totals_only: ClassVar[bool] = False
+    """Whether the FreeCapacity is one node with the sum of all."""
 
-    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, beside: Placement) -> Placement | None:
-        """Place `add` replicas per type; `beside` are the replicas of the job that stay where they are."""
-        ...
+    @abstractmethod
+    def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, kept: Placement) -> Placement | None:
+        """Place `add` replicas per type beside `kept`, the job's replicas that stay where they are. Takes them from
+        what is free and returns their nodes; where they do not fit, returns None and leaves `room` unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What of a profile a round goes by. `needs` is what the world must have. A job is rescaled at most every
-    `cooldown_s`, and grows only if its speed is predicted to gain `min_gain`. `repack`: a job whose size changes is
-    placed anew as a whole. For `stop_cooldown_s` a job that was stopped is not resumed, and one that was resumed is not
-    stopped, unless its node goes back to another pool."""
+    """What a round takes from a profile. `needs`: what the world must provide. `cooldown_s`: least time between two
+    rescales of one job. `min_gain`: predicted relative gain in speed from which a running job grows. `repack`: a
+    resized job is placed again as a whole. `stop_cooldown_s`: least time from a stop of a job to its resumption, and
+    from that to its next stop, unless its node goes back to another pool."""
 
     name: str
     order: Order
@@ -96,5 +94,5 @@ class Rules:
 
     @property
     def adjusts_cpu(self) -> bool:
-        """Whether it gives replicas more CPU than they request."""
+        """Whether replicas may get more CPU than they request."""
         return "cpu" in self.needs

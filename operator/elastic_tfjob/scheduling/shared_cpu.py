@@ -1,9 +1,8 @@
-"""CPU that the replicas of a job share: on each node, each of them may use all that the job holds there.
+"""Shared CPU: on each node, each replica of a job may use all the CPU that the job holds there.
 
-Chief, PS and workers take turns: while one of them computes, others wait for it. So a limit that is what a replica
-holds leaves the job's CPU idle most of the time, and one that is what all of them hold on the node does not. Others
-lose nothing by it: requests, which are the weights, stay as they are. Evaluators take no turns, so they share nothing.
-Pure.
+Chief, PS and workers take turns: while one computes, others wait for it. So if each replica is limited to its own CPU,
+most of the job's CPU is idle. If the limit is the CPU of all replicas on the node, it is not. Other jobs lose nothing:
+requests, which are the weights, do not change. Evaluators take no turns and share nothing.
 """
 
 from collections import Counter
@@ -15,13 +14,13 @@ __all__ = ["held_by_node", "takes_turns", "time_in_turn", "usable_cpu", "usable_
 
 
 def takes_turns(type_: str) -> bool:
-    """Whether replicas of this type wait for others while those compute."""
+    """Whether replicas of this type wait while other types compute."""
     return type_ != EVALUATOR
 
 
 def held_by_node(requested: Mapping[str, int], placement: Placement, cpu: Cpu) -> dict[str, int]:
-    """Millicores that replicas which take turns hold on each node together: what `cpu` says, else what one of their
-    type requests. Types of which that is not known do not count."""
+    """By node, the millicores of all replicas that take turns: from `cpu`, else what one replica of the type requests.
+    Types that are not in `requested` do not count."""
     held: dict[str, int] = {}
     for type_, asked in requested.items():
         if takes_turns(type_):
@@ -34,8 +33,8 @@ def held_by_node(requested: Mapping[str, int], placement: Placement, cpu: Cpu) -
 def usable_cpu(
     groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
 ) -> dict[str, tuple[float, ...]]:
-    """Millicores that each replica can use while it is its type's turn: what it holds; where they are shared, what the
-    job holds on its node over the replicas of the type there."""
+    """Millicores that each replica can use in its type's turn: its own; where CPU is shared, the job's CPU on the node
+    divided by the replicas of the type there."""
     held: dict[str, tuple[float, ...]] = {}
     for group in groups:
         if n := len(placement.get(group.type, ())):
@@ -52,14 +51,14 @@ def usable_cpu(
 
 
 def usable_types(job: Job, cpu: Cpu | None = None) -> dict[str, float]:
-    """The same of all replicas of a type together, with the CPU that the job holds or with `cpu`."""
+    """The same for all replicas of a type together, with the job's CPU or with `cpu`."""
     each = usable_cpu(job.spec.groups, job.placement, job.cpu if cpu is None else cpu, shared=job.cpu_shared)
     return {type_: float(sum(millicores)) for type_, millicores in each.items()}
 
 
 def use_in_turn(job: Job) -> Mapping[str, float]:
-    """By type, CPU used over CPU that its replicas can use: the sum over types that take turns is the part of the time
-    in which one of them computes. A type that holds no CPU is as busy as is told."""
+    """By type, CPU used / CPU that its replicas can use. The sum over types that take turns is the part of the time in
+    which one of them computes. For a type without CPU, the reported use."""
     if not job.cpu_shared:
         return job.cpu_use
     usable = usable_types(job)
@@ -70,8 +69,8 @@ def use_in_turn(job: Job) -> Mapping[str, float]:
 
 
 def time_in_turn(job: Job) -> Mapping[str, float]:
-    """By type, the part of the time in which its replicas compute: where they share CPU, that of the one that can use
-    least, as the others wait for it in each step."""
+    """By type, the part of the time in which its replicas compute. Where they share CPU, that of the replica that can
+    use least, since the others wait for it in each step."""
     if not job.cpu_shared:
         return job.cpu_use
     found: dict[str, float] = {}

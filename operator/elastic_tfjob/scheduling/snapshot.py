@@ -1,9 +1,9 @@
-"""What the core decides on: the cluster and its jobs at one moment.
+"""The input of a decision: the cluster and its jobs at one moment.
 
 The controller builds a Snapshot from its caches, the simulator from its own state. A Snapshot never changes; `evolve`
-gives the next one. Views (ordered queues, free room per node) are a memo of the content: they pass from a Snapshot
-to the one evolved from it, so that a round where one job changed does not pay for all the others, and are rebuilt
-whenever they are not there. A plan never depends on whether they were.
+gives the next one. Indexes (ordered queues, free capacity per node) are derived from the content. They pass from a
+Snapshot to the one evolved from it, so that a round in which one job changed does not pay for all the others; a missing
+index is built again. A plan never depends on whether an index was there.
 """
 
 import math
@@ -22,51 +22,6 @@ from elastic_tfjob.speed.model import Speed
 
 __all__ = ["NO_MEMORY", "Memory", "readable", "with_number"]
 
-# -- What a profile remembers of a job from one plan to the next: a few numbers by name --------------------------------
-# Both worlds keep them for the profile: it returns them in `Plan.memory` and reads them back as `Job.memory`, so that
-# equal input still gives an equal plan. A name begins with that of the profile, as in `las.forgiven`: numbers outlive a
-# change of the profile.
-
-Memory = Mapping[str, float]
-"""Finite numbers by name: at most MAX_MEMORY_NUMBERS, each name of at most MAX_MEMORY_NAME characters."""
-NO_MEMORY: Memory = {}
-
-_NAME: Final = re.compile(r"[a-z][-a-z0-9_.]*")
-
-
-def with_number(memory: Memory, name: str, value: float | None) -> Memory:
-    """The memory with this number, or with None without it. Where there are too many, the first of the others in the
-    order of their names is forgotten: somebody else has written them. Raises ValueError for what no memory can hold."""
-    if not _is_name(name):
-        raise ValueError(f"{name!r} is no name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
-    if value is None:
-        return {known: number for known, number in memory.items() if known != name}
-    if not math.isfinite(value):
-        raise ValueError(f"{name}: {value} is not finite")
-    numbers = {**memory, name: float(value)}
-    for other in sorted(numbers.keys() - {name})[: max(0, len(numbers) - MAX_MEMORY_NUMBERS)]:
-        del numbers[other]
-    return numbers
-
-
-def readable(raw: object) -> dict[str, float]:
-    """The memory in a value of JSON that anybody may have written. What is no memory is passed over: a profile that
-    has forgotten something decides as for a new job, and nothing else is lost."""
-    if not isinstance(raw, dict):
-        return {}
-    names = sorted(name for name, value in raw.items() if _is_name(name) and _is_number(value))
-    return {name: float(raw[name]) for name in names[:MAX_MEMORY_NUMBERS]}
-
-
-def _is_name(name: str) -> bool:
-    return len(name) <= MAX_MEMORY_NAME and _NAME.fullmatch(name) is not None
-
-
-def _is_number(value: object) -> bool:
-    """JSON's numbers, as orjson reads them: whole ones have at most 64 bits."""
-    return (type(value) is int and value.bit_length() <= 64) or (type(value) is float and math.isfinite(value))
-
-
 PS = "PS"
 WORKER = "Worker"
 CHIEF = "Chief"
@@ -81,22 +36,26 @@ Cpu = Mapping[str, tuple[int, ...]]
 """Millicores of each replica, for the types where any differs from the template's request."""
 AS_REQUESTED: Cpu = {}
 
+Memory = Mapping[str, float]
+"""Finite numbers by name: at most MAX_MEMORY_NUMBERS, each name of at most MAX_MEMORY_NAME characters."""
+NO_MEMORY: Memory = {}
+
 NOTHING_LEARNED = History()
 
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
 LoanState = Literal["own", "busy", "offered", "loaned", "reclaiming"]
-"""Ours; or of another pool: in use there, offered to us, lent to us, lent and this very node is wanted back."""
+"""Own nodes; or nodes of another pool: in use there, offered, borrowed, or borrowed and recalled."""
 
 
 def counts_of(placement: Placement) -> dict[str, int]:
-    """How many replicas of each type."""
+    """The number of replicas per type."""
     return {type_: len(names) for type_, names in placement.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`free` is what pods that are not ours leave of `capacity`; our own replicas are not yet deducted from it."""
+    """`free` is what other pods leave of `capacity`; replicas of our jobs are not deducted from it."""
 
     name: str
     capacity: Resources
@@ -110,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Another pool's demand, in nodes: how many of those that it lent it wants back, and how many more it can spare."""
+    """Another pool's demand: how many of its lent nodes it wants back, and how many more it can spare."""
 
     wanted: int = 0
     spare: int = 0
@@ -118,7 +77,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """One replica type of a job: what one replica asks for, how many the user declared, how few and many may run."""
+    """One replica type of a job: the request of one replica, the declared count, and the bounds of the count."""
 
     type: str
     request: Resources
@@ -128,7 +87,7 @@ class ReplicaGroup:
 
 
 class PlacementKey:
-    """A value that is looked up far more often than it is made: it keeps its hash."""
+    """A value with a cached hash: it is looked up far more often than it is created. Equal for jobs that fit alike."""
 
     __slots__ = ("_hash", "_of")
 
@@ -153,15 +112,15 @@ def fixed_group(type_: str, request: Resources, count: int) -> ReplicaGroup:
 class JobSpec:
     """What the user asked for. Times are seconds on the Snapshot's clock.
 
-    `asked` says who asked for the present bounds, where somebody did: it becomes the reason of a change to reach them.
+    `asked`: who requested the present bounds, if a person did; it becomes the reason of a change to reach them.
 
-    What may be done to it: `resizable`, its size may change within the bounds; `stoppable`, all may be taken from it
-    while it runs, and it goes on later from a checkpoint; `movable`, a replica that runs may go to another node;
-    `reports`, its progress is told. `fixed_cpu`: no CPU is lent to it.
+    What is possible: `resizable`, its size may change within the bounds; `stoppable`, it may be stopped while it runs,
+    and resumes later from a checkpoint; `movable`, a running replica may go to another node; `reports`, its progress is
+    known. `fixed_cpu`: no CPU is lent to it.
 
     `sequence` breaks ties of arrival. `total_steps` is the work, in the program's own steps. `duration_s` is the
-    expected run time at the declared size: from an annotation, or in a simulation the truth if a profile asks for the
-    oracle. `model` is what jobs that teach each other have in common: what they train, else the stem of their name.
+    expected run time at the declared size: from an annotation, or in a simulation the truth if the profile needs the
+    oracle. Jobs with the same `model` teach each other: what they train, else the stem of their name.
     """
 
     key: str
@@ -185,17 +144,17 @@ class JobSpec:
 
     @cached_property
     def declared(self) -> Counts:
-        """What the user declared, or the nearest that its bounds allow."""
+        """The declared size, or the nearest one within the bounds."""
         return {g.type: min(max(g.count, g.minimum), g.maximum) for g in self.groups}
 
     @property
     def scope(self) -> str:
-        """Whose job it is: the namespace, or nobody's in particular. What one scope's jobs teach stays there."""
+        """The namespace, or empty in a simulation. What jobs of one scope teach is used only there."""
         return self.key.rpartition("/")[0]
 
     @cached_property
     def minimum(self) -> Counts:
-        """The least it may start with: a job that is never rescaled has only its declared size."""
+        """The smallest size with which it may start. A job that cannot be resized has only its declared size."""
         if not self.resizable:
             return self.declared
         return {group.type: group.minimum for group in self.groups}
@@ -216,7 +175,7 @@ class JobSpec:
         return self._by_type.get(type_)
 
     def requested_cpu(self, type_: str) -> int:
-        """Millicores that one replica of the type requests."""
+        """Millicores requested by one replica of the type."""
         group = self.group(type_)
         return group.request.cpu if group is not None else 0
 
@@ -244,7 +203,7 @@ class JobSpec:
         return extra
 
     def within_bounds(self, counts: Counts) -> dict[str, int]:
-        """The nearest size that the bounds allow."""
+        """The nearest size within the bounds."""
         nearest = {g.type: min(max(counts.get(g.type, 0), g.minimum), g.maximum) for g in self.groups}
         return {type_: n for type_, n in nearest.items() if n}
 
@@ -252,8 +211,8 @@ class JobSpec:
         return next((c for t, c in self.constraints_by_type if t == type_), self.constraints)
 
     @cached_property
-    def shape(self) -> "PlacementKey":
-        """Jobs of one shape fit, or do not fit, alike."""
+    def placement_key(self) -> "PlacementKey":
+        """Equal for jobs that fit the same nodes alike."""
         return PlacementKey(self.groups, self.constraints, self.constraints_by_type, self.loanable)
 
     @cached_property
@@ -263,17 +222,16 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it stands. Progress is linear between observations: `steps` were done at `observed_s`, which lies in
-    the future while a start or rescale pauses it, and `steps_per_s` come after. `service` counts what the job held of
-    its dominant resource (accelerators, else replicas) times seconds up to `since_s`, the time of its last placement.
+    """A job at this moment. Progress is linear between observations: `steps` were done at `observed_s`, which is in the
+    future while a start or rescale pauses the job; after that it makes `steps_per_s`. `service`: what the job held of
+    its dominant resource (accelerators, else replicas) times seconds, up to `since_s`, the time of its last placement.
 
-    `cpu` is what replicas hold now; `cpu_limited`: no more may be used, else it is a weight; `cpu_shared`: each may use
-    what the job holds on its node. `cpu_use` is per type the mean of CPU used / CPU held, over a window in which `cpu`
-    and `placement` did not change; missing: not known (yet). `cpu_settled`: whether a weight was the same in all of it.
-    `loss` is how the training loss falls. `stops` is how often all was taken from it while it ran, `stopped_s` when
-    that was last, `resumed_s` when it was last given something again. `memory`: what the last plan remembered of it.
-    `warm_start`: whether a replica that stays forks its next program. `step_cpu_s`: CPU seconds of a step over the last
-    minutes; 0: `steps_per_s` tells it."""
+    `cpu`: what replicas hold now. `cpu_limited`: it is a limit, else a weight. `cpu_shared`: each replica may use all
+    that the job holds on its node. `cpu_use`: by type the mean of CPU used / held, over a window in which `cpu` and
+    `placement` did not change; missing: not known (yet). `cpu_settled`: weights did not change in that window. `loss`:
+    how the training loss falls. `stops`: how often the job was stopped while it ran; `stopped_s`, `resumed_s`: when it
+    was last stopped and resumed. `memory`: what the last plan stored. `warm_start`: a replica that stays forks its next
+    program. `step_cpu_s`: CPU seconds per step over the last minutes; 0: derived from `steps_per_s`."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)
@@ -314,18 +272,18 @@ class Job:
 
     @property
     def holds(self) -> Resources:
-        """All that its replicas hold."""
+        """The resources of all its replicas."""
         demand = self.spec.demand(self.counts)
         return demand.plus(Resources(self.spec.extra_cpu(self.cpu))) if self.cpu else demand
 
     def held_cpu(self, type_: str) -> int:
-        """Millicores that a type's replicas hold together while their use is measured."""
+        """Millicores that all replicas of a type hold together while their use is measured."""
         names = self.placement.get(type_, ())
         return sum(self.cpu.get(type_, ())) or self.spec.requested_cpu(type_) * len(names)
 
     @property
     def held(self) -> int:
-        """What `service` grows by each second: accelerators, or replicas of a job that uses none."""
+        """How much `service` grows per second: accelerators, or replicas of a job without accelerators."""
         counts = self.counts
         return self.spec.demand(counts).accelerators or sum(counts.values())
 
@@ -336,7 +294,7 @@ class Job:
         return self.service + self.held * max(0.0, now - self.since_s) if self.placement else self.service
 
     def remaining_s(self, now: float, counts: Counts | None = None) -> float | None:
-        """Seconds left: at `counts`, else at its present speed, else at its declared size. None: nothing is known."""
+        """Seconds left at `counts`; without it at the present speed, else at the declared size. None: unknown."""
         spec = self.spec
         total = spec.total_steps
         if total is not None:
@@ -353,27 +311,27 @@ class Job:
         return spec.duration_s
 
 
-class Index(Protocol):
-    """A memo of a Snapshot's content that can follow changes of single jobs, and of nodes."""
+class SnapshotIndex(Protocol):
+    """Derived from a Snapshot, and updated when jobs or nodes change instead of being built again."""
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None: ...
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        """Follow the nodes to these; False where it has to be built anew instead."""
+        """Update to these nodes; False where the index must be built again instead."""
         ...
 
 
-V = TypeVar("V", bound=Index)
+V = TypeVar("V", bound=SnapshotIndex)
 
 
 class Snapshot:
     """The cluster at `now`. `seed` is the only randomness a policy may use.
 
-    `pools` has the demand of other pools by their names; where none is given, they want and offer what their nodes say.
-    `history` is what finished jobs taught. It changes without the jobs: a view that keeps what follows from it keeps
-    the `Past` beside that, and compares."""
+    `pools`: the demand of other pools by name; by default as the states of their nodes say. `history`: what finished
+    jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`, too, and
+    compare it."""
 
-    __slots__ = ("_views", "history", "jobs", "nodes", "now", "pools", "seed")
+    __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "pools", "seed")
 
     def __init__(
         self,
@@ -391,7 +349,7 @@ class Snapshot:
         self.seed = seed
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self.history = history
-        self._views: dict[Hashable, Index] = {}
+        self._indexes: dict[Hashable, SnapshotIndex] = {}
 
     def evolve(
         self,
@@ -403,8 +361,8 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
     ) -> "Snapshot":
-        """The Snapshot after these jobs came or changed, those went, and (if given) the nodes became `nodes`, with the
-        demand `pools`, or what the nodes say, and more was learned."""
+        """The next Snapshot: `changed` jobs are new or changed, `removed` ones are gone; `nodes`, `pools` and `history`
+        replace the present ones where they are given. New nodes without `pools` say the demand themselves."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -418,28 +376,28 @@ class Snapshot:
             after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools, history=learned)
         else:
             after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned)
-        views, self._views = self._views, {}
-        for key_, view in views.items():
+        indexes, self._indexes = self._indexes, {}
+        for key_, index in indexes.items():
             for before, job_after in deltas:
-                view.change(before, job_after, now)
-            if nodes is None or view.change_nodes(nodes):
-                after._views[key_] = view
+                index.change(before, job_after, now)
+            if nodes is None or index.change_nodes(nodes):
+                after._indexes[key_] = index
         return after
 
     def past(self, spec: JobSpec) -> Past | None:
-        """What finished jobs of this one's name taught."""
+        """What finished jobs of the same model taught."""
         return self.history.past(spec.scope, spec.model)
 
-    def view(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
-        """The view under `key`, built on first use. The same key must always mean the same `build`."""
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = build(self)
-        return cast("V", view)
+    def index(self, key: Hashable, build: Callable[["Snapshot"], V]) -> V:
+        """The index under `key`, built on first use. The same key must always mean the same `build`."""
+        index = self._indexes.get(key)
+        if index is None:
+            index = self._indexes[key] = build(self)
+        return cast("V", index)
 
 
 def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
-    """What other pools want and offer by naming nodes."""
+    """The demand of other pools as the states of their nodes say it."""
     wanted: dict[str, int] = {}
     spare: dict[str, int] = {}
     for node in nodes.values():
@@ -448,3 +406,42 @@ def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
         elif node.loan == "offered":
             spare[node.pool] = spare.get(node.pool, 0) + 1
     return {name: Pool(wanted.get(name, 0), spare.get(name, 0)) for name in {**wanted, **spare}}
+
+
+# -- Memory: what a profile remembers of a job from one plan to the next -----------------------------------------------
+# Both worlds store it for the profile: `Plan.memory` has it, and the next Snapshot's `Job.memory`, so that equal input
+# gives an equal plan. A name begins with the profile's, as in `las.forgiven`: numbers outlive a change of the profile.
+
+_NAME: Final = re.compile(r"[a-z][-a-z0-9_.]*")
+
+
+def with_number(memory: Memory, name: str, value: float | None) -> Memory:
+    """The memory with this number; None deletes it. Where there are too many numbers, the first other ones by name are
+    deleted. Raises ValueError for an invalid name or number."""
+    if not _is_name(name):
+        raise ValueError(f"{name!r} is no name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
+    if value is None:
+        return {known: number for known, number in memory.items() if known != name}
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: {value} is not finite")
+    numbers = {**memory, name: float(value)}
+    for other in sorted(numbers.keys() - {name})[: max(0, len(numbers) - MAX_MEMORY_NUMBERS)]:
+        del numbers[other]
+    return numbers
+
+
+def readable(raw: object) -> dict[str, float]:
+    """The memory in untrusted JSON. Invalid parts are skipped: the profile then decides as for a new job."""
+    if not isinstance(raw, dict):
+        return {}
+    names = sorted(name for name, value in raw.items() if _is_name(name) and _is_number(value))
+    return {name: float(raw[name]) for name in names[:MAX_MEMORY_NUMBERS]}
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= MAX_MEMORY_NAME and _NAME.fullmatch(name) is not None
+
+
+def _is_number(value: object) -> bool:
+    """A JSON number as orjson reads it: integers have at most 64 bits."""
+    return (type(value) is int and value.bit_length() <= 64) or (type(value) is float and math.isfinite(value))

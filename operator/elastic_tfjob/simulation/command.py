@@ -16,7 +16,7 @@ from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BY
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, parse_profile
+from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, installed_profiles, parse_profile
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
@@ -41,6 +41,16 @@ from elastic_tfjob.simulation.tuning import GOALS, Goal, Parts, halves, tune_and
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 __all__ = ["SECONDS", "boot_cpu_s", "restart_tiers"]
+
+
+class ProfileName(OneOf):
+    """The name of a profile; for one whose package is broken, the error says why."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        for problem in installed_profiles().problems:
+            if problem.profile == value:
+                return str(problem)
+        return super().get_invalid_choice_message(value, ctx)
 
 
 SECONDS = Amount(MAX_DURATION_S)
@@ -84,8 +94,14 @@ PART = Amount(1)
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
+        _warn_of_broken_profiles()
         print_catalogue()
         ctx.exit()
+
+
+def _warn_of_broken_profiles() -> None:
+    for problem in installed_profiles().problems:
+        click.echo(f"Warning: {problem}", err=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -114,7 +130,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "profiles",
     multiple=True,
     required=True,
-    type=OneOf(list(PROFILES)),
+    type=ProfileName(list(all_profiles())),
     help="A policy to run; repeat to compare.",
 )
 @click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
@@ -237,6 +253,7 @@ def simulate(
         raise click.UsageError("--speed-noise-every says how often --speed-noise is drawn: give --speed-noise, too")
     if 0 < speed_noise_every < 1:
         raise click.BadParameter(f"{speed_noise_every:g}: at least 1, or 0", param_hint="--speed-noise-every")
+    _warn_of_broken_profiles()
     parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
     _known_profiles(settings, parameters)
     if tune and (len(parameters) > 1 or html_file or csv_file):

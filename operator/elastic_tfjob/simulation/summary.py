@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters
+from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, installed_profiles
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.formats import FORMATS
@@ -248,13 +248,15 @@ def print_catalogue() -> None:
     table.add_column("meaning")
     for parameter, info in common.items():
         table.add_row("(every one)", parameter, _default(info.default), info.description)
-    for name, model in PROFILES.items():
+    for name, model in all_profiles().items():
         table.add_section()
         table.add_row(name, "", "", (model.__doc__ or "").strip())
         for parameter, info in model.model_fields.items():
             if parameter not in common or info.default != common[parameter].default:
                 table.add_row("", parameter, _default(info.default), info.description)
     console.print(table)
+    for name, package in installed_profiles().packages.items():
+        console.print(f"Profile {name} comes from package {package}.", markup=False)
     console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
     for format_ in FORMATS.values():
         optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""

@@ -1,1 +1,1 @@
-"""How fast a job trains with w workers and p parameter servers. Pure."""
+"""How fast jobs train at each size: measurements, models and predictions. Pure functions and values."""

@@ -1,4 +1,4 @@
-"""How fast the training loss falls, per step: a job that is slowed down does not look like one that converges. Pure.
+"""Growth: how fast the training loss falls per step, so that a slow job does not look like a converged one.
 
 SpeCon (Mao et al., CLOUD'23, section 3) sorts jobs by the growth of their loss relative to its peak; what it needs is
 here, live from what programs report and in a simulation from each job's loss curve.
@@ -12,16 +12,16 @@ from typing import Final, Literal
 __all__ = ["NOT_REPORTED", "READING_S", "RECENT", "Growth", "LossState", "state_of"]
 
 LossState = Literal["absent", "finite", "nan", "inf"]
-"""Of the last report: it had no loss, one that is a number, none that is one, or one beyond all bounds."""
+"""The loss of the last report: missing, finite, NaN, or infinite."""
 
 READING_S: Final = 10.0
-"""Two readings are so many seconds apart, or more: a loss jitters from step to step."""
+"""The least seconds between two readings, since a loss jitters from step to step."""
 RECENT: Final = 5
-"""Readings that are kept."""
+"""The number of readings that are kept."""
 _MOST: Final = 1e300
-"""A growth that is believed, and with which can be calculated."""
+"""The bound of a growth, so that calculations stay finite."""
 _SMOOTHING: Final = 0.5
-"""The part of the newest reading in the mean."""
+"""The weight of the newest reading in the mean."""
 
 
 def state_of(loss: float | None) -> LossState:
@@ -35,9 +35,9 @@ def state_of(loss: float | None) -> LossState:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`recent`: (steps, loss) of the last readings, the oldest first. `per_step`: by how much the loss falls in a step,
-    an exponential mean over readings, below 0 where it rises; `peak`: the largest of those means. `readings`: how many
-    told a growth. `at_s`: when the last one was taken."""
+    """`recent`: (steps, loss) of the last readings, the oldest first. `per_step`: how much the loss falls per step, an
+    exponential mean over readings, negative where it rises; `peak`: the largest of those means. `readings`: the number
+    of readings in the mean. `at_s`: the time of the last one."""
 
     state: LossState = "absent"
     recent: tuple[tuple[float, float], ...] = ()
@@ -48,7 +48,7 @@ class Growth:
 
     @property
     def loss(self) -> float | None:
-        """The last finite one."""
+        """The last finite loss."""
         return self.recent[-1][1] if self.recent else None
 
     @property
@@ -58,13 +58,13 @@ class Growth:
 
     @property
     def rises(self) -> bool:
-        """Whether each of the last readings, as many as are kept, was above the one before."""
+        """Whether the loss rose at each of the last RECENT readings."""
         return len(self.recent) == RECENT and all(a[1] < b[1] for a, b in pairwise(self.recent))
 
     def read(self, step: float, loss: float | None, at_s: float, state: LossState | None = None) -> "Growth":
-        """After a report of this loss at this step. `state` says what the loss is where that is known otherwise. One
-        that is no number changes nothing but the state; so does one that comes too early, or tells of no new step.
-        Where the step fell (the job went on from a checkpoint) the next growth is counted from there."""
+        """The growth after a report of this loss at this step. `state`: the state of the loss where it is known. A loss
+        that is not finite, is reported too early or without a new step, changes only the state. Where the step fell
+        (the job resumed from a checkpoint), the next growth counts from there."""
         now = state_of(loss) if state is None else state
         seen = self if now == self.state else replace(self, state=now)
         if now != "finite" or loss is None or (self.recent and at_s - self.at_s < READING_S):

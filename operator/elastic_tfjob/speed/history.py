@@ -1,9 +1,8 @@
-"""What finished jobs taught about those that come after them: how long they are, and how fast at each size. Pure.
+"""History: what finished jobs teach about later ones, which is their length and their speed at each size.
 
-Jobs are told apart by a scope (whose jobs: live a namespace) and a name (the model, else the stem of the job's name).
-Nothing that one scope's jobs showed is ever used for another's: else a tenant could slow down its neighbours, or spy on
-them.
-Everything is bounded: lessons of a name, names of a scope and names in all, of which the oldest go first, and sizes.
+Jobs are grouped by scope (live: the namespace) and name (the model, else the stem of the job's name). Lessons of one
+scope are never used for another; else a tenant could slow down its neighbours, or spy on them.
+Everything is bounded, and the oldest goes first: lessons per name, names per scope, names in all, and sizes.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a policy may ask about speed."""
+"""Speeds as a profile sees them: tables of measured speeds, the law of utilisation, finish times, and known sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Speed(Protocol):
         ...
 
 
-# -- Measured speeds, as they were measured ----------------------------------------------------------------------------
+# -- Tables of measured speeds -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ def predict(now: float, steps_left: float, steps_per_s: float, relative_error: f
     return FinishTime(now + expected, now + expected / (1 + spread), latest)
 
 
-# -- What came of an expected speed: measured over expected, and how far off they are in the median --------------------
+# -- Calibration: how measured speeds compare with expected ones -------------------------------------------------------
 
 SETTLED_S: Final = 60.0
-"""For how long a job has to train after a change before its speed is compared with the one expected."""
+"""How long a job must train after a change before its speed is compared with the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ class Calibration:
 
 
 def calibration(ratios: Sequence[float]) -> Calibration:
-    """Of speeds measured over those expected, at least one."""
+    """From at least one ratio of measured / expected speed."""
     return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(ratios))
 
 
-# The sizes of a job among which a policy looks for the fastest, each with the speed that is believed of it.
+# -- Known sizes: those among which a profile looks for the fastest, with their speeds ---------------------------------
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

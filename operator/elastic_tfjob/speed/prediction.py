@@ -1,9 +1,8 @@
-"""How fast a job will be at any size, with any CPU, and how sure that is. Pure.
+"""Prediction: how fast a job will be at any size and with any CPU, and how certain that is.
 
-What is known best speaks: what was measured at that size, above all with the CPU that workers will hold; then the fit
-over what was measured (optimus.py); then the surer one of the law of utilisation from the present size (utilisation.py)
-and of what finished jobs of the same name showed (history.py); and last a prior: a job of twice the size, workers and
-PSs, is 2^0.8 times as fast.
+The best source is used: a measurement at that size, preferably with the CPU that workers will hold; then the fit over
+measurements (optimus.py); then the more certain one of the law of utilisation from the present size (model.py) and of
+finished jobs of the same model (history.py); last a prior: twice the workers and PSs are 2^0.8 times as fast.
 
 The law takes no account of what workers cost each other, so it is a bound. What is expected is that by the terms of
 Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p): each worker takes the whole model from the PSs

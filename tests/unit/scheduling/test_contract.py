@@ -46,7 +46,7 @@ def test_each_need_is_in_the_table() -> None:
     [
         ("edf", {"oracle": True}, "profiles.edf.oracle: only a simulation knows the truth"),
         ("optimus", {"sample_points": 3}, "profiles.optimus.sample_points: only a simulation measures"),
-        ("drf", {"repack": True}, "profiles.drf.repack: only a simulation places a resized job anew"),
+        ("drf", {"repack": True}, "profiles.drf.repack: only a simulation places a resized job again"),
         ("fifo", {"place": "count"}, "profiles.fifo.place: a replica needs a node"),
     ],
 )

@@ -39,9 +39,9 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     return Snapshot(0.0, nodes, {job.key: job for job in jobs})
 
 
-def one_by_one(outlook: DeadlineRound) -> None:
+def one_by_one(deadline_round: DeadlineRound) -> None:
     """What `share` has to come to, without its arrays."""
-    rest = SpareCapacity(outlook)
+    rest = SpareCapacity(deadline_round)
     rest._look(None)
     free = rest._free()
     entries = [rest._next(k, free) for k, increments in enumerate(rest._increments) if len(increments)]
@@ -53,17 +53,17 @@ def one_by_one(outlook: DeadlineRound) -> None:
 def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(world: Snapshot, draw: Any) -> None:
     """Some rounds, as where one size after the other finds no nodes."""
     round_ = Round(world, build("deadline", parse_profile("deadline", {})))
-    outlook = DeadlineRound(round_, DeadlineParameters())
-    cases = outlook.cases
-    bases = [case.row for case in cases]
-    rest = SpareCapacity(outlook)
+    deadline_round = DeadlineRound(round_, DeadlineParameters())
+    cases = deadline_round.cases
+    bases = [job_case.row for job_case in cases]
+    rest = SpareCapacity(deadline_round)
     rest.share()
     for _ in range(4):
-        shared = [case.row for case in cases]
+        shared = [job_case.row for job_case in cases]
         back(cases, bases)
-        one_by_one(outlook)
-        assert shared == [case.row for case in cases]
-        grown = [n for n, case in enumerate(cases) if case.row > bases[n]]
+        one_by_one(deadline_round)
+        assert shared == [job_case.row for job_case in cases]
+        grown = [n for n, job_case in enumerate(cases) if job_case.row > bases[n]]
         if not grown:
             return
         lowered = draw.draw(st.lists(st.sampled_from(grown), min_size=1, max_size=3, unique=True))
@@ -74,5 +74,5 @@ def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(wor
 
 
 def back(cases: list[JobCase], rows: list[int]) -> None:
-    for case, row in zip(cases, rows, strict=True):
-        case.row = row
+    for job_case, row in zip(cases, rows, strict=True):
+        job_case.row = row

@@ -62,7 +62,7 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         (Reason("lost", {"gone": ("a", "b")}), "a and b are gone"),
         (
             Reason("lost", {"cordoned": ("a", "b"), "refused": ("c", "d")}),
-            "a and b are cordoned; c and d cannot be had",
+            "a and b are cordoned; c and d reject its pods",
         ),
         (
             Reason("requested-size", {"annotations": {"target-workers": 3}, "spec": {"PS": 2}}),
@@ -74,13 +74,13 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         ),
         (
             Reason("lost", {"gone": ("a",), "cordoned": ("b",), "by": "", "fewer": True}),
-            "a is gone; b is cordoned; its size is outside its bounds, no room for as many",
+            "a is gone; b is cordoned; its size is outside its bounds; no room for as many replicas",
         ),
         (
             Reason("lost", {"refused": ("a",), "gone": (), "kube_scheduler": "taints"}),
-            "a cannot be had (kube-scheduler: taints)",
+            "a rejects its pods (kube-scheduler: taints)",
         ),
-        (Reason("makes-room", {"job": "j", "waits_s": 31.4}), "makes room for j, which waits for 31 s"),
+        (Reason("makes-room", {"job": "j", "waits_s": 31.4}), "makes room for j, which has waited for 31 s"),
         (Reason("makes-room", {"job": "j", "by": "scaled"}), "makes room for j: scaled"),
         (
             Reason("makes-room", {"job": "j", "has": {"Worker": 1}}),
@@ -92,22 +92,22 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         ),
         (
             Reason("busy", {"use": {"PS": 1.0, "Worker": 0.94}, "idle_millicores": 900, "gain": 0.89}),
-            "workers use 94% of their CPU and PS use 100% of their CPU, its nodes have 900m CPU idle, "
+            "workers use 94% of their CPU and PS use 100% of their CPU; 900m CPU of its nodes are idle; "
             "expected to be 89% faster",
         ),
         (
             Reason("cpu", {"had": {"Worker": 200, "PS": 100}, "has": {"Worker": 300, "PS": 150}, "use": {"PS": 0.9}}),
             "CPU in place: Worker 200m -> 300m, PS 100m -> 150m (90 % used)",
         ),
-        (Reason("slower", {"there": 12.345, "here": 9.0}), "was faster with fewer, 12.3 steps/s there, 9 here"),
+        (Reason("slower", {"there": 12.345, "here": 9.0}), "was faster with fewer replicas: 12.3 steps/s, now 9"),
         (
             Reason("deadline-missed", {"needs_s": 100.0, "largest": {"Worker": 4}, "left_s": 9.6}),
             "best effort, its deadline cannot be met: needs 100 s even with 4 workers, has 10 s",
         ),
-        (Reason("dominant-share", {"minimum": True}), "dominant share: nothing left for its minimum"),
+        (Reason("dominant-share", {"minimum": True}), "fair share (dominant resource): no room even for its minimum"),
         (
             Reason("dominant-share", {"no_nodes": {"PS": 1, "Worker": 2}}),
-            "dominant share: 1 PS + 2 workers fits on no nodes",
+            "fair share (dominant resource): 1 PS + 2 workers fits no nodes",
         ),
         (
             Reason("keeps", {"was": {"Worker": 1, "PS": 2}, "now": {"Worker": 3, "PS": 1}}),

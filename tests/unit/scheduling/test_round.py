@@ -93,7 +93,7 @@ class TestRequeue:
 class ScaleInFirst:
     """Returns the nodes with the fewest replicas, and shrinks jobs rather than to stop them."""
 
-    def lend(self, round_: Round) -> None:
+    def __call__(self, round_: Round) -> None:
         for name, pool in round_.snapshot.pools.items():
             lent = [n.name for n in round_.nodes.values() if n.pool == name and n.loan == "loaned"]
             jobs = round_.running_in_order()

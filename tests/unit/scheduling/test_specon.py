@@ -109,7 +109,7 @@ class TestWeights:
         others = [job(f"n0-{k}", "n0", left, 3.6 / 2) for k, left in enumerate((900, 100))]
         changes = decide([apart, *others], moves=0).changes
         assert changes["a"].cpu == {PS: (660,)}
-        assert str(changes["a"].reason).endswith("1 of 3 on n0 (works on other nodes and needs little here)")
+        assert str(changes["a"].reason).endswith("1 of 3 on n0 (its workers are on other nodes)")
         assert changes["n0-1"].cpu[WORKER][0] > 2 * changes["n0-0"].cpu[WORKER][0]
         assert decide([guest, *others], moves=0).changes["a"].cpu != changes["a"].cpu
 
@@ -185,9 +185,9 @@ class TestWeights:
         jobs = [on_servers("a", "n0", 1000, Worker=0.7, PS=0.3)]
         jobs += [job(f"{name}-{k}", name, 700) for name in ("n0", "n1") for k in range(3)]
         plan = decide(jobs, 2, moves=0)
-        assert str(plan.changes["a"].reason).endswith("4 of 4 on n0 (by what is left)")
+        assert str(plan.changes["a"].reason).endswith("4 of 4 on n0 (by remaining work)")
         whole = [replace(on_servers("a", "n0", 1000, Worker=1.0), cpu_use={WORKER: 10.0, PS: 0.0}), *jobs[1:]]
-        assert "needs longest alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
+        assert "would take longest alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
 
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}

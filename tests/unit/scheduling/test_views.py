@@ -180,18 +180,18 @@ def test_flexible_replicas_follow_jobs_and_are_as_they_were_once_a_round_is_over
         for key, where, n in (("large", ANYWHERE, 3), ("other", Constraints(selector=(("zone", "x"),)), 2))
     )
 
-    def kept(tails: FlexibleReplicas) -> tuple[object, ...]:
-        return tails.on, tails.total, tails.elastic
+    def kept(flexible: FlexibleReplicas) -> tuple[object, ...]:
+        return flexible.on, flexible.total, flexible.elastic
 
-    tails = FlexibleReplicas([large, other])
-    tails.hold(large, UNPLACED)
-    tails.hold(other, {"Worker": ("n",)})
-    assert list(tails.elastic) == [other.spec.shape]
-    tails.restore()
-    assert kept(tails) == kept(FlexibleReplicas([large, other]))
+    flexible = FlexibleReplicas([large, other])
+    flexible.hold(large, UNPLACED)
+    flexible.hold(other, {"Worker": ("n",)})
+    assert list(flexible.elastic) == [other.spec.placement_key]
+    flexible.restore()
+    assert kept(flexible) == kept(FlexibleReplicas([large, other]))
     smaller = replace(large, spec=replace(large.spec, groups=(workers(1, 1, 3),)))
-    tails.change(large, smaller, 1.0)
-    assert kept(tails) == kept(FlexibleReplicas([other, smaller]))
+    flexible.change(large, smaller, 1.0)
+    assert kept(flexible) == kept(FlexibleReplicas([other, smaller]))
 
 
 def test_no_common_order_is_refused() -> None:

@@ -30,8 +30,7 @@ from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller.model.cluster import POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, quantity
-from elastic_tfjob.scheduling.lend import NoLoans
-from elastic_tfjob.scheduling.profiles import PROFILES, ProfileParameters, build, parse_profile
+from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 
 __all__ = [
     "FIXED",
@@ -193,23 +192,22 @@ class Configuration(_Model):
     @field_validator("profile")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in PROFILES:
-            raise ValueError(f"allowed: {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip("."))
+        if name not in all_profiles():
+            raise ValueError(there_are(name))
         return name
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> "Configuration":
         for name, settings in self.profiles.items():
-            if name not in PROFILES:
-                there = f"allowed: {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
-                raise ValueError(f"profiles.{name}: {there}")
+            if name not in all_profiles():
+                raise ValueError(f"profiles.{name}: {there_are(name)}")
             if parse_profile(name, settings).place == "count":
                 raise ValueError(f"profiles.{name}.place: count is allowed in simulations only")
             asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
             if asked is not None and not self.pools:
                 raise ValueError(f"profiles.{name}.{asked}: borrowing needs pools, and none is configured")
         said = self.profiles.get(self.profile, {})
-        lends = not isinstance(build(self.profile, parse_profile(self.profile, said)).lend, NoLoans)
+        lends = build(self.profile, parse_profile(self.profile, said)).lend is not None
         if self.pools and (not self.decides or not lends):
             raise ValueError(f"pools: profile {self.profile} borrows no nodes; set profiles.{self.profile}.lend")
         if lends and not self.pools:
@@ -279,8 +277,9 @@ def _elsewhere(place: str, known: Collection[str]) -> str:
     places = [key] if key in Configuration.model_fields else []
     sections: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
     places += [f"{section}.{key}" for section, model in sections.items() if key in model.model_fields]
-    if key in ProfileParameters.model_fields or any(key in model.model_fields for model in PROFILES.values()):
-        owners = [name for name, model in PROFILES.items() if key in model.model_fields]
+    profiles = all_profiles()
+    if key in ProfileParameters.model_fields or any(key in model.model_fields for model in profiles.values()):
+        owners = [name for name, model in profiles.items() if key in model.model_fields]
         owner = "elastic" if "elastic" in owners else owners[0]
         places.append(f"profiles.{owner}.{key}" + (" (or of another profile)" if len(owners) > 1 else ""))
     if places:

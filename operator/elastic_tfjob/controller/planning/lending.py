@@ -15,7 +15,7 @@ from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, Pending
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import PoolSettings
 from elastic_tfjob.scheduling.plan import Loan
-from elastic_tfjob.scheduling.profile import Lend
+from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Constraints, Resources, Taint
 from elastic_tfjob.scheduling.round import Round
@@ -420,16 +420,17 @@ def _pool(
 
 @dataclass(frozen=True, slots=True)
 class ReclaimTimeout:
-    """The profile's own Lend, and after it the stops. A stop asks for a checkpoint first, and has a deadline of its own
-    (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with pods on
-    these nodes, also of those that are to go on elsewhere and only prepare to."""
+    """The profile's own step `lend`, and after it the stops. A stop asks for a checkpoint first, and has a deadline of
+    its own (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with
+    pods on these nodes, including jobs that only prepare to move away."""
 
-    lend_as: Lend
+    lend: Step | None
     nodes: frozenset[str]
     leaving: frozenset[str] = frozenset()
 
-    def lend(self, round_: Round) -> None:
-        self.lend_as.lend(round_)
+    def __call__(self, round_: Round) -> None:
+        if self.lend is not None:
+            self.lend(round_)
         for job in (*round_.running_in_order(), *round_.rescaling()):
             held = round_.placement(job)
             leaves = bool(held) and job.phase == "rescaling" and job.key in self.leaving

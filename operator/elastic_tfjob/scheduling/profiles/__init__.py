@@ -1,13 +1,18 @@
-"""The registry of profiles: a name, and the class of parameters that composes the profile."""
+"""The registry of profiles: a name, and the class of parameters that composes the profile.
+
+PROFILES are those of this repository; `all_profiles` has those of installed packages, too.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.scheduling.core import ProfileParameters
+from elastic_tfjob.scheduling.installed_profiles import InstalledProfiles, load_installed_profiles
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles.aryl import ArylParameters
 from elastic_tfjob.scheduling.profiles.baselines import (
@@ -30,8 +35,17 @@ from elastic_tfjob.scheduling.profiles.elastic import ElasticProfileParameters
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
 from elastic_tfjob.scheduling.profiles.tetris import TetrisParameters
+from elastic_tfjob.scheduling.rules import Need
 
-__all__ = ["PROFILES", "ProfileParameters", "build", "parse_profile"]
+__all__ = [
+    "PROFILES",
+    "ProfileParameters",
+    "all_profiles",
+    "build",
+    "installed_profiles",
+    "parse_profile",
+    "there_are",
+]
 
 PROFILES: dict[str, type[ProfileParameters]] = {
     "fixed": FixedParameters,
@@ -56,15 +70,33 @@ PROFILES: dict[str, type[ProfileParameters]] = {
 }
 
 
+@cache
+def installed_profiles() -> InstalledProfiles:
+    """The profiles of installed packages, imported once."""
+    return load_installed_profiles(taken=PROFILES)
+
+
+def all_profiles() -> dict[str, type[ProfileParameters]]:
+    """Every profile that can be chosen here."""
+    return PROFILES | {name: model for name, model in installed_profiles().profiles.items() if name not in PROFILES}
+
+
+def there_are(name: str) -> str:
+    """Which profiles there are, for a person who asked for another one."""
+    for problem in installed_profiles().problems:
+        if problem.profile == name:
+            return str(problem)
+    known = all_profiles()
+    return f"allowed: {', '.join(known)}.{did_you_mean(name, known)}".rstrip(".")
+
+
 def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     """The parameters of profile `name` with these settings. Raises ValueError that names an unknown profile, or each
     wrong setting, what was found and what there is.
     """
-    model = PROFILES.get(name)
+    model = all_profiles().get(name)
     if model is None:
-        raise ValueError(
-            f"no profile {name!r}; there are {', '.join(PROFILES)}.{did_you_mean(name, PROFILES)}".rstrip(".")
-        )
+        raise ValueError(f"no profile {name!r}; {there_are(name)}")
     try:
         return model.model_validate(settings)
     except ValidationError as e:
@@ -73,10 +105,30 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
         meant = did_you_mean(unknown[0], model.model_fields) if unknown else ""
         there = f"Parameters of {name}: {', '.join(model.model_fields)}"
         raise ValueError(f"{problems}. {there}{'.' + meant if meant else ''}") from e
+    except Exception as e:
+        raise _broken(name, e) from e
 
 
 def build(name: str, parameters: ProfileParameters) -> Profile:
-    """The profile with these parameters. Raises ValueError where they are not those of profile `name`."""
-    if PROFILES.get(name) is not type(parameters):
+    """The profile with these parameters. Raises ValueError where they are not those of profile `name`, and where an
+    installed profile cannot be built."""
+    if all_profiles().get(name) is not type(parameters):
         raise ValueError(f"{type(parameters).__name__} are not the parameters of a profile {name!r}")
-    return parameters.profile(name)
+    if name in PROFILES:
+        return parameters.profile(name)
+    try:
+        profile = parameters.profile(name)
+        unknown = sorted(profile.needs - frozenset(get_args(Need)))
+    except ValueError:
+        raise
+    except Exception as e:
+        raise _broken(name, e) from e
+    if unknown:
+        raise ValueError(f"profile {name}: it needs {', '.join(map(repr, unknown))}, which is no Need")
+    return profile
+
+
+def _broken(name: str, error: Exception) -> ValueError:
+    package = installed_profiles().packages.get(name)
+    of = f" of package {package}" if package else ""
+    return ValueError(f"profile {name}{of} fails: {type(error).__name__}: {error}")

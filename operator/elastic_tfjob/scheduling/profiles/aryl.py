@@ -1,4 +1,9 @@
-"""Aryl: nodes on loan from an inference pool, and elastic jobs that use what others leave (arXiv 2202.07896, Lyra)."""
+"""Aryl (arXiv 2202.07896, published as Lyra): nodes borrowed from an inference pool, and elastic jobs that use spare
+capacity.
+
+In each round waiting jobs start with their minimum (first phase); replicas beyond the minimum, called flexible, then go
+where they save most time (second phase), and leave again when a waiting job needs the room.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -42,16 +47,398 @@ __all__ = [
     "TwoPhases",
     "admit",
     "allot",
+    "flexible_replicas_index",
     "give_back",
     "grow",
     "left_s",
-    "tails_view",
 ]
 
-# -- How many flexible replicas each job gets: the multiple-choice knapsack of Aryl's second phase ---------------------
-
 Item = tuple[float, float]
-"""What this many more replicas take, and the time that they save. Both above nothing; weights rise within a group."""
+"""(weight, value): what this many more replicas cost, and the time that they save. Both are above 0; weights rise
+within a group."""
+
+
+# -- Flexible replicas: those beyond a job's minimum, which leave without a stop ---------------------------------------
+
+
+class FlexibleReplicas:
+    """An index: what flexible replicas hold per node and job; and the running elastic jobs by placement key.
+
+    A round updates it by `hold`, and takes that back at its end by `restore`.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.on: dict[str, dict[str, Resources]] = {}
+        """By node and job."""
+        self.total: dict[str, Resources] = {}
+        """By node, for all jobs together."""
+        self.elastic: dict[PlacementKey, dict[str, None]] = {}
+        """Keys of the running jobs that may have another size, by placement key."""
+        self._of: dict[str, Placement] = {}
+        self._changed: dict[str, Job] = {}
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None and after is not None:
+            same = before.placement == after.placement and before.spec is after.spec and before.phase == after.phase
+            if same:
+                return
+        if before is not None:
+            self._drop(before.spec)
+        if after is not None and after.spec.elastic and after.placement and after.phase == "running":
+            self._take(after.spec, after.placement)
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
+
+    def hold(self, job: Job, placement: Placement) -> None:
+        """From now on in this round the job has this placement."""
+        if not job.spec.elastic:
+            return
+        self._changed.setdefault(job.spec.key, job)
+        self._drop(job.spec)
+        if placement:
+            self._take(job.spec, placement)
+
+    def restore(self) -> None:
+        """Go back to the state of the Snapshot."""
+        for job in self._changed.values():
+            self._drop(job.spec)
+            self.change(None, job, 0.0)
+        self._changed.clear()
+
+    def _take(self, spec: JobSpec, placement: Placement) -> None:
+        tail = {type_: names[spec.minimum.get(type_, 0) :] for type_, names in placement.items()}
+        self._of[spec.key] = tail
+        self.elastic.setdefault(spec.placement_key, {})[spec.key] = None
+        self._book(spec, tail, 1)
+
+    def _drop(self, spec: JobSpec) -> None:
+        tail = self._of.pop(spec.key, None)
+        if tail is None:
+            return
+        alike = self.elastic[spec.placement_key]
+        del alike[spec.key]
+        if not alike:
+            del self.elastic[spec.placement_key]
+        self._book(spec, tail, -1)
+
+    def _book(self, spec: JobSpec, tail: Placement, sign: int) -> None:
+        for type_, names in tail.items():
+            group = spec.group(type_)
+            if group is None:
+                continue
+            for name in set(names):
+                held = group.request.times(sign * names.count(name))
+                there = self.on.setdefault(name, {})
+                there[spec.key] = there.get(spec.key, NOTHING).plus(held)
+                if there[spec.key] == NOTHING:
+                    del there[spec.key]
+                if there:
+                    self.total[name] = self.total.get(name, NOTHING).plus(held)
+                else:
+                    del self.on[name]
+                    self.total.pop(name, None)
+
+
+def flexible_replicas_index(snapshot: Snapshot) -> FlexibleReplicas:
+    return FlexibleReplicas(snapshot.jobs.values())
+
+
+# -- First phase: start waiting jobs, also on room that flexible replicas give up --------------------------------------
+
+
+def admit(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
+    """Start waiting jobs, first to serve first: with `shrinks` with their minimum, and one that finds no room gets that
+    of flexible replicas; else with their declared size. Without `backfill` the first that finds none holds back all
+    behind it; with it only one that has waited too long does, if the cluster could hold it at all. Gives the keys of
+    those that were shrunk."""
+    queue, donors = round_.waiting(), set[str]()
+    for entry in queue:
+        job = round_.job(entry[4])
+        if round_.placement(job):
+            continue  # an earlier pass of this round has started it
+        if round_.start(job, job.spec.minimum if shrinks else job.spec.declared, Reason("fits")):
+            flexible.hold(job, round_.placement(job))
+            continue
+        if shrinks and not round_.in_cooldown(job) and (gave := _make_room(round_, flexible, job, costs)):
+            donors |= gave
+            continue
+        round_.refuse(job, lacks(job, round_))
+        if round_.in_cooldown(job):
+            continue
+        aged = any(part < 0 for part in entry[1][:1])
+        if not backfill or (aged and _could_fit(round_, job.spec)):
+            round_.held_back = Reason("waits-behind", {"job": job.key})
+            break
+        queue.drop()
+    return donors
+
+
+def _make_room(round_: Round, flexible: FlexibleReplicas, job: Job, costs: ChangeCosts) -> set[str]:
+    """Start a job on room that flexible replicas give up: of one kind of nodes, and as few of them as can be. Gives the
+    keys of those that shrank; none where that is of no use."""
+    spec, room = job.spec, round_.room
+    if not flexible.total:
+        return set()
+    group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu))
+    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
+    for where in place.wheres(spec, room, UNPLACED):
+        nodes = _to_clear(round_, flexible, job, group, allowed=where[group.type], costs=costs)
+        if not nodes:
+            continue
+        mark, before = room.mark(), dict[str, Assignment | None]()
+        reason = Reason("makes-room", {"job": job.key, "waits_s": round_.now - job.since_s})
+        for name in nodes:
+            for key in sorted(flexible.on.get(name, ())):
+                donor = round_.job(key)
+                if not _gives(round_, donor, job, costs):
+                    continue
+                before.setdefault(key, round_.changes.get(key))
+                _leave(round_, donor, name, reason)
+                flexible.hold(donor, round_.placement(donor))
+        if round_.start(job, spec.minimum, Reason("given-room")):
+            flexible.hold(job, round_.placement(job))
+            return set(before)
+        round_.undo(mark, before)
+        for key in before:
+            flexible.hold(round_.job(key), round_.placement(round_.job(key)))
+    return set()
+
+
+def _to_clear(
+    round_: Round,
+    flexible: FlexibleReplicas,
+    job: Job,
+    group: ReplicaGroup,
+    *,
+    allowed: frozenset[int] | None,
+    costs: ChangeCosts,
+) -> list[str]:
+    """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
+    of them would not do. Those first that give most replicas room for the least that leaves."""
+    room, request = round_.room, group.request
+    donations: list[tuple[float, int, str, int]] = []
+    wanted, more = job.spec.minimum.get(group.type, 0), 0
+    for name, most in flexible.total.items():
+        i = room.index.get(name)
+        if i is None or (allowed is not None and i not in allowed):
+            continue
+        if room.accelerators[i] + most.accelerators < request.accelerators:
+            continue
+        given = NOTHING
+        for key, held in flexible.on[name].items():
+            if _gives(round_, round_.job(key), job, costs):
+                given = given.plus(held)
+        gained = room.fit(i, request, given.times(-1)) - room.fit(i, request)
+        if gained > 0:
+            share = given.dominant_share(room.capacity[i])
+            donations.append((share / gained, i, name, gained))
+            more += gained
+    if not more:
+        return []
+    missing = wanted
+    if wanted > 1:
+        there = range(len(room.nodes)) if allowed is None else allowed
+        missing = wanted - min(wanted, sum(room.fit(i, request) for i in there if room.holds(i, request)))
+    if more < missing:
+        return []
+    chosen: list[str] = []
+    for _, _, name, gained in sorted(donations):
+        if missing <= 0:
+            break
+        chosen.append(name)
+        missing -= gained
+    return chosen
+
+
+def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
+    """One that ends sooner than it would have shrunk does not: its room is free by then."""
+    lower = donor.spec.priority <= job.spec.priority
+    ends_s = left_s(donor, donor.counts, round_.now)
+    return lower and movable(donor, round_) and ends_s > costs.rescale_s(donor)
+
+
+def _leave(round_: Round, donor: Job, name: str, reason: Reason) -> None:
+    """Take the donor's flexible replicas on this node, and so those of higher indices."""
+    held = round_.placement(donor)
+    counts = dict(counts_of(held))
+    for type_, names in held.items():
+        least = donor.spec.minimum.get(type_, 0)
+        on_node = [k for k in range(least, len(names)) if names[k] == name]
+        if on_node:
+            counts[type_] = on_node[0]
+    if counts != counts_of(held):
+        round_.resize(donor, counts, reason)
+
+
+def _could_fit(round_: Round, spec: JobSpec) -> bool:
+    """Whether our own nodes would hold the job if nothing else ran there."""
+    room = round_.room
+
+    def count() -> bool:
+        for group in spec.groups:
+            allowed = room.admission.own(spec, group.type)
+            there = range(len(room.nodes)) if allowed is None else allowed
+            if sum(room.fit_empty(i, group.request) for i in there) < spec.minimum.get(group.type, 0):
+                return False
+        return True
+
+    return round_.shared(("could fit", spec.placement_key), count)
+
+
+# -- Second phase: what is left goes to flexible replicas, where they save most time -----------------------------------
+
+
+DAY_S: Final = 86400.0
+
+
+def grow(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts) -> None:
+    """Give more workers to jobs whose size may change now. No job shrinks here: a running job keeps its replicas until
+    another job waits for them, so that sizes do not follow the clock."""
+    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
+    in_vain: set[str] = set()
+    progress = True
+    while progress:
+        progress = False
+        growing = [job for job in _that_find_room(round_, place, flexible) if job.key not in in_vain]
+        choices: dict[bool, list[tuple[Job, list[Counts], list[Item]]]] = {True: [], False: []}
+        for job in growing:
+            sizes, items = _choices(round_, job)
+            if items:
+                choices[_uses_accelerators(job)].append((job, sizes, items))
+        for accelerators, alike in choices.items():
+            if not alike:
+                continue
+            free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
+            chosen = allot([items for _, _, items in alike], float(free))
+            tried = [(job, sizes[:k]) for (job, sizes, _), k in zip(alike, chosen, strict=True) if k]
+            grown = [job for job, sizes in tried if _grow_to(round_, job, sizes, costs)]
+            for job in grown:
+                flexible.hold(job, round_.placement(job))
+            # A job that found no nodes may find some once others have grown; the last pass grows none.
+            in_vain = set() if grown else in_vain | {job.key for job, _ in tried}
+            progress = progress or bool(tried)
+
+
+def give_back(round_: Round, flexible: FlexibleReplicas, donors: Set[str]) -> None:
+    """Let donors keep replicas whose room is not needed, on their nodes."""
+    for key in sorted(donors):
+        job, target = round_.job(key), round_.changes.get(key)
+        if target is None:
+            continue
+        held = dict(target.nodes)
+        mark = round_.room.mark()
+        for type_, names in job.placement.items():
+            group = job.spec.group(type_)
+            for name in names[len(held.get(type_, ())) :]:
+                i = round_.room.index.get(name)
+                if group is None or i is None or not round_.room.holds(i, group.request):
+                    break
+                round_.room.take_replicas(i, group, 1)
+                held[type_] = (*held.get(type_, ()), name)
+        round_.room.rollback(mark)
+        round_.assign(job, held, target.reason, target.cause)
+        flexible.hold(job, held)
+
+
+def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCosts) -> bool:
+    """Grow the job to the largest of these sizes that finds nodes; a running job only if that pays for the rescale."""
+    held = counts_of(round_.placement(job))
+    falling = sizes[::-1]
+
+    def too_little(k: int) -> bool:
+        gain = _gain(job, held, falling[k])
+        saved = 1 - 1 / (1 + gain)
+        return gain < round_.rules.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
+
+    number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
+    return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
+
+
+def _gain(job: Job, held: Counts, counts: Counts) -> float:
+    """The expected relative gain in speed."""
+    before = job.speed.steps_per_s(held) if job.speed is not None else None
+    after = job.speed.steps_per_s(counts) if job.speed is not None else None
+    if before and after:
+        return after / before - 1
+    workers = held.get(WORKER, 0)
+    return counts.get(WORKER, 0) / workers - 1 if workers else inf
+
+
+def _uses_accelerators(job: Job) -> bool:
+    group = job.spec.group(WORKER)
+    return group is not None and group.request.accelerators > 0
+
+
+def _that_find_room(round_: Round, place: Apart, flexible: FlexibleReplicas) -> Iterator[Job]:
+    """By key, the jobs whose size may change and for which some allowed node has room for one more worker."""
+    room, holds = round_.room, _HoldsOne(round_.room)
+    alike = ((round_.job(next(iter(keys))).spec, keys) for keys in flexible.elastic.values())
+    keys = [key for spec, keys in alike if holds(spec, room.allowed(spec, WORKER)) for key in keys]
+    for job in map(round_.job, sorted(keys)):
+        if _may_grow(round_, job) and (
+            room.admission.plain  # then all nodes are alike
+            or any(holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job)))
+        ):
+            yield job
+
+
+class _HoldsOne:
+    """Whether one of these nodes has room for one more worker of a job. Cached by request; valid until room changes."""
+
+    def __init__(self, room: FreeCapacity) -> None:
+        self._find = room.best_fit if room.rank == "least-free" else room.first
+        self._known: dict[tuple[Resources, frozenset[int] | None], bool] = {}
+
+    def __call__(self, spec: JobSpec, allowed: frozenset[int] | None) -> bool:
+        group = spec.group(WORKER)
+        if group is None:
+            return False
+        key = (group.request, allowed)
+        if key not in self._known:
+            self._known[key] = self._find(*key) is not None
+        return self._known[key]
+
+
+def _may_grow(round_: Round, job: Job) -> bool:
+    group, held = job.spec.group(WORKER), round_.placement(job)
+    if group is None or not held or len(held.get(WORKER, ())) >= group.maximum or not movable(job, round_):
+        return False
+    # A job that has just given up replicas would move.
+    return all(len(names) <= len(held.get(type_, ())) for type_, names in job.placement.items())
+
+
+def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
+    """The sizes above the present one, with what each costs more and the seconds that it saves."""
+    spec, held = job.spec, counts_of(round_.placement(job))
+    group = spec.group(WORKER)
+    assert group is not None
+    each = float(group.request.accelerators or group.request.cpu)
+    now = held.get(WORKER, 0)
+    left = left_s(job, held, round_.now)
+    if each <= 0 or left <= 0:
+        return [], []
+    rate = job.speed.steps_per_s(held) if job.speed is not None else None
+    sizes: list[Counts] = [{**held, WORKER: n} for n in range(now + 1, group.maximum + 1)]
+    return sizes, [((size[WORKER] - now) * each, left * (1 - _part(job, rate, size, now))) for size in sizes]
+
+
+def _part(job: Job, rate: float | None, size: Counts, now: int) -> float:
+    """The time left at this size relative to now. Where the speed there or now (`rate`) is unknown, speed is
+    proportional to workers, as in Aryl."""
+    faster = job.speed.steps_per_s(size) if rate and job.speed is not None else None
+    return rate / faster if rate and faster else now / size[WORKER]
+
+
+def left_s(job: Job, held: Counts, now: float) -> float:
+    """Seconds left at this size; a day for a job of unknown length."""
+    left = job.remaining_s(now, held)
+    return DAY_S if left is None else max(0.0, left)
+
+
+# -- The multiple-choice knapsack of the second phase ------------------------------------------------------------------
 
 
 def allot(groups: Sequence[Sequence[Item]], capacity: float) -> list[int]:
@@ -100,384 +487,7 @@ def corners(points: Sequence[Item]) -> list[int]:
     return kept
 
 
-# -- Flexible replicas: those beyond a job's minimum, which leave without a stop ---------------------------------------
-
-
-class FlexibleReplicas:
-    """A view: per node what flexible replicas hold there, by job; and the elastic jobs that run, by shape.
-
-    A round has it follow what it changes (`hold`), and takes that back when it is over (`restore`).
-    """
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.on: dict[str, dict[str, Resources]] = {}
-        """By node and key."""
-        self.total: dict[str, Resources] = {}
-        """By node, of all jobs."""
-        self.elastic: dict[PlacementKey, dict[str, None]] = {}
-        """Keys of the jobs that run and may have another size, by shape."""
-        self._of: dict[str, Placement] = {}
-        self._changed: dict[str, Job] = {}
-        for job in jobs:
-            self.change(None, job, 0.0)
-
-    def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None and after is not None:
-            same = before.placement == after.placement and before.spec is after.spec and before.phase == after.phase
-            if same:
-                return
-        if before is not None:
-            self._drop(before.spec)
-        if after is not None and after.spec.elastic and after.placement and after.phase == "running":
-            self._take(after.spec, after.placement)
-
-    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        return True
-
-    def hold(self, job: Job, placement: Placement) -> None:
-        """From now on in this round the job, which the Snapshot has otherwise, holds this."""
-        if not job.spec.elastic:
-            return
-        self._changed.setdefault(job.spec.key, job)
-        self._drop(job.spec)
-        if placement:
-            self._take(job.spec, placement)
-
-    def restore(self) -> None:
-        """As the Snapshot has it."""
-        for job in self._changed.values():
-            self._drop(job.spec)
-            self.change(None, job, 0.0)
-        self._changed.clear()
-
-    def _take(self, spec: JobSpec, placement: Placement) -> None:
-        tail = {type_: names[spec.minimum.get(type_, 0) :] for type_, names in placement.items()}
-        self._of[spec.key] = tail
-        self.elastic.setdefault(spec.shape, {})[spec.key] = None
-        self._book(spec, tail, 1)
-
-    def _drop(self, spec: JobSpec) -> None:
-        tail = self._of.pop(spec.key, None)
-        if tail is None:
-            return
-        alike = self.elastic[spec.shape]
-        del alike[spec.key]
-        if not alike:
-            del self.elastic[spec.shape]
-        self._book(spec, tail, -1)
-
-    def _book(self, spec: JobSpec, tail: Placement, sign: int) -> None:
-        for type_, names in tail.items():
-            group = spec.group(type_)
-            if group is None:
-                continue
-            for name in set(names):
-                held = group.request.times(sign * names.count(name))
-                there = self.on.setdefault(name, {})
-                there[spec.key] = there.get(spec.key, NOTHING).plus(held)
-                if there[spec.key] == NOTHING:
-                    del there[spec.key]
-                if there:
-                    self.total[name] = self.total.get(name, NOTHING).plus(held)
-                else:
-                    del self.on[name]
-                    self.total.pop(name, None)
-
-
-def tails_view(snapshot: Snapshot) -> FlexibleReplicas:
-    return FlexibleReplicas(snapshot.jobs.values())
-
-
-# -- Aryl's second phase: what base demands leave goes to flexible replicas, where they save most time -----------------
-
-DAY_S: Final = 86400.0
-
-
-def grow(round_: Round, tails: FlexibleReplicas, costs: ChangeCosts) -> None:
-    """Workers beyond what jobs hold, for those whose size may change now. Nobody gives any up here: what a running job
-    has it keeps until somebody waits for it, so that sizes do not follow the clock."""
-    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
-    in_vain: set[str] = set()
-    progress = True
-    while progress:
-        progress = False
-        growing = [job for job in _that_find_room(round_, place, tails) if job.key not in in_vain]
-        choices: dict[bool, list[tuple[Job, list[Counts], list[Item]]]] = {True: [], False: []}
-        for job in growing:
-            sizes, items = _choices(round_, job)
-            if items:
-                choices[_uses_accelerators(job)].append((job, sizes, items))
-        for accelerators, alike in choices.items():
-            if not alike:
-                continue
-            free = round_.room.free_accelerators if accelerators else round_.room.free_cpu
-            chosen = allot([items for _, _, items in alike], float(free))
-            tried = [(job, sizes[:k]) for (job, sizes, _), k in zip(alike, chosen, strict=True) if k]
-            grown = [job for job, sizes in tried if _grow_to(round_, job, sizes, costs)]
-            for job in grown:
-                tails.hold(job, round_.placement(job))
-            # What found no nodes may once others have theirs; the last pass finds none for anybody.
-            in_vain = set() if grown else in_vain | {job.key for job, _ in tried}
-            progress = progress or bool(tried)
-
-
-def give_back(round_: Round, tails: FlexibleReplicas, donors: Set[str]) -> None:
-    """Let those that made room keep what is not needed, where it was: a replica stays on its node, or leaves."""
-    for key in sorted(donors):
-        job, target = round_.job(key), round_.changes.get(key)
-        if target is None:
-            continue
-        held = dict(target.nodes)
-        mark = round_.room.mark()
-        for type_, names in job.placement.items():
-            group = job.spec.group(type_)
-            for name in names[len(held.get(type_, ())) :]:
-                i = round_.room.index.get(name)
-                if group is None or i is None or not round_.room.holds(i, group.request):
-                    break
-                round_.room.take_replicas(i, group, 1)
-                held[type_] = (*held.get(type_, ()), name)
-        round_.room.rollback(mark)
-        round_.assign(job, held, target.reason, target.cause)
-        tails.hold(job, held)
-
-
-def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCosts) -> bool:
-    """The largest of these sizes that finds nodes; of a running job only one that is worth a rescale."""
-    held = counts_of(round_.placement(job))
-    falling = sizes[::-1]
-
-    def too_little(k: int) -> bool:
-        gain = _gain(job, held, falling[k])
-        saved = 1 - 1 / (1 + gain)
-        return gain < round_.rules.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
-
-    number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
-    return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0
-
-
-def _gain(job: Job, held: Counts, counts: Counts) -> float:
-    """How much faster it is expected to be, as a part."""
-    before = job.speed.steps_per_s(held) if job.speed is not None else None
-    after = job.speed.steps_per_s(counts) if job.speed is not None else None
-    if before and after:
-        return after / before - 1
-    workers = held.get(WORKER, 0)
-    return counts.get(WORKER, 0) / workers - 1 if workers else inf
-
-
-def _uses_accelerators(job: Job) -> bool:
-    group = job.spec.group(WORKER)
-    return group is not None and group.request.accelerators > 0
-
-
-def _that_find_room(round_: Round, place: Apart, tails: FlexibleReplicas) -> Iterator[Job]:
-    """The jobs whose size may change, and for which some node that they may grow onto holds one worker more; by key."""
-    room, holds = round_.room, _HoldsOne(round_.room)
-    alike = ((round_.job(next(iter(keys))).spec, keys) for keys in tails.elastic.values())
-    keys = [key for spec, keys in alike if holds(spec, room.allowed(spec, WORKER)) for key in keys]
-    for job in map(round_.job, sorted(keys)):
-        if _may_grow(round_, job) and (
-            room.admission.plain  # then all nodes that admit it are of one kind
-            or any(holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job)))
-        ):
-            yield job
-
-
-class _HoldsOne:
-    """Whether one of these nodes holds one worker more of a job: asked once for all that ask for the same, as long as
-    nothing is taken or given back."""
-
-    def __init__(self, room: FreeCapacity) -> None:
-        self._find = room.best_fit if room.rank == "least-free" else room.first
-        self._known: dict[tuple[Resources, frozenset[int] | None], bool] = {}
-
-    def __call__(self, spec: JobSpec, allowed: frozenset[int] | None) -> bool:
-        group = spec.group(WORKER)
-        if group is None:
-            return False
-        key = (group.request, allowed)
-        if key not in self._known:
-            self._known[key] = self._find(*key) is not None
-        return self._known[key]
-
-
-def _may_grow(round_: Round, job: Job) -> bool:
-    group, held = job.spec.group(WORKER), round_.placement(job)
-    if group is None or not held or len(held.get(WORKER, ())) >= group.maximum or not movable(job, round_):
-        return False
-    # One that has just made room would move.
-    return all(len(names) <= len(held.get(type_, ())) for type_, names in job.placement.items())
-
-
-def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
-    """The sizes above what the job holds, and of each what it takes more and the seconds that it saves."""
-    spec, held = job.spec, counts_of(round_.placement(job))
-    group = spec.group(WORKER)
-    assert group is not None
-    each = float(group.request.accelerators or group.request.cpu)
-    now = held.get(WORKER, 0)
-    left = left_s(job, held, round_.now)
-    if each <= 0 or left <= 0:
-        return [], []
-    rate = job.speed.steps_per_s(held) if job.speed is not None else None
-    sizes: list[Counts] = [{**held, WORKER: n} for n in range(now + 1, group.maximum + 1)]
-    return sizes, [((size[WORKER] - now) * each, left * (1 - _part(job, rate, size, now))) for size in sizes]
-
-
-def _part(job: Job, rate: float | None, size: Counts, now: int) -> float:
-    """The part of the time that is left which the job still needs at this size. Where its speed there or now (`rate`)
-    is not known, speed grows as workers do, as Aryl has it."""
-    faster = job.speed.steps_per_s(size) if rate and job.speed is not None else None
-    return rate / faster if rate and faster else now / size[WORKER]
-
-
-def left_s(job: Job, held: Counts, now: float) -> float:
-    """Seconds left at this size; of a job of unknown length a day, as if all were alike."""
-    left = job.remaining_s(now, held)
-    return DAY_S if left is None else max(0.0, left)
-
-
-# -- Aryl's first phase: base demands in order, on what is free and on what flexible replicas give up ------------------
-
-
-def admit(round_: Round, tails: FlexibleReplicas, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
-    """Start waiting jobs, first to serve first: with `shrinks` with their minimum, and one that finds no room gets that
-    of flexible replicas; else with their declared size. Without `backfill` the first that finds none holds back all
-    behind it; with it only one that has waited too long does, if the cluster could hold it at all. Gives the keys of
-    those that were shrunk."""
-    queue, donors = round_.waiting(), set[str]()
-    for entry in queue:
-        job = round_.job(entry[4])
-        if round_.placement(job):
-            continue  # an earlier pass of this round has started it
-        if round_.start(job, job.spec.minimum if shrinks else job.spec.declared, Reason("fits")):
-            tails.hold(job, round_.placement(job))
-            continue
-        if shrinks and not round_.cools(job) and (gave := _make_room(round_, tails, job, costs)):
-            donors |= gave
-            continue
-        round_.refuse(job, lacks(job, round_))
-        if round_.cools(job):
-            continue
-        aged = any(part < 0 for part in entry[1][:1])
-        if not backfill or (aged and _could_fit(round_, job.spec)):
-            round_.held_back = Reason("waits-behind", {"job": job.key})
-            break
-        queue.drop()
-    return donors
-
-
-def _make_room(round_: Round, tails: FlexibleReplicas, job: Job, costs: ChangeCosts) -> set[str]:
-    """Start a job on room that flexible replicas give up: of one kind of nodes, and as few of them as can be. Gives the
-    keys of those that shrank; none where that is of no use."""
-    spec, room = job.spec, round_.room
-    if not tails.total:
-        return set()
-    group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu))
-    place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
-    for where in place.wheres(spec, room, UNPLACED):
-        nodes = _to_clear(round_, tails, job, group, allowed=where[group.type], costs=costs)
-        if not nodes:
-            continue
-        mark, before = room.mark(), dict[str, Assignment | None]()
-        reason = Reason("makes-room", {"job": job.key, "waits_s": round_.now - job.since_s})
-        for name in nodes:
-            for key in sorted(tails.on.get(name, ())):
-                donor = round_.job(key)
-                if not _gives(round_, donor, job, costs):
-                    continue
-                before.setdefault(key, round_.changes.get(key))
-                _leave(round_, donor, name, reason)
-                tails.hold(donor, round_.placement(donor))
-        if round_.start(job, spec.minimum, Reason("given-room")):
-            tails.hold(job, round_.placement(job))
-            return set(before)
-        round_.undo(mark, before)
-        for key in before:
-            tails.hold(round_.job(key), round_.placement(round_.job(key)))
-    return set()
-
-
-def _to_clear(
-    round_: Round,
-    tails: FlexibleReplicas,
-    job: Job,
-    group: ReplicaGroup,
-    *,
-    allowed: frozenset[int] | None,
-    costs: ChangeCosts,
-) -> list[str]:
-    """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
-    of them would not do. Those first that give most replicas room for the least that leaves."""
-    room, request = round_.room, group.request
-    donations: list[tuple[float, int, str, int]] = []
-    wanted, more = job.spec.minimum.get(group.type, 0), 0
-    for name, most in tails.total.items():
-        i = room.index.get(name)
-        if i is None or (allowed is not None and i not in allowed):
-            continue
-        if room.accelerators[i] + most.accelerators < request.accelerators:
-            continue
-        flexible = NOTHING
-        for key, held in tails.on[name].items():
-            if _gives(round_, round_.job(key), job, costs):
-                flexible = flexible.plus(held)
-        gained = room.fit(i, request, flexible.times(-1)) - room.fit(i, request)
-        if gained > 0:
-            share = flexible.dominant_share(room.capacity[i])
-            donations.append((share / gained, i, name, gained))
-            more += gained
-    if not more:
-        return []
-    missing = wanted
-    if wanted > 1:
-        there = range(len(room.nodes)) if allowed is None else allowed
-        missing = wanted - min(wanted, sum(room.fit(i, request) for i in there if room.holds(i, request)))
-    if more < missing:
-        return []
-    chosen: list[str] = []
-    for _, _, name, gained in sorted(donations):
-        if missing <= 0:
-            break
-        chosen.append(name)
-        missing -= gained
-    return chosen
-
-
-def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
-    """One that ends sooner than it would have shrunk does not: its room is free by then."""
-    lower = donor.spec.priority <= job.spec.priority
-    ends_s = left_s(donor, donor.counts, round_.now)
-    return lower and movable(donor, round_) and ends_s > costs.rescale_s(donor)
-
-
-def _leave(round_: Round, donor: Job, name: str, reason: Reason) -> None:
-    """Take the donor's flexible replicas on this node, and so those of higher indices."""
-    held = round_.placement(donor)
-    counts = dict(counts_of(held))
-    for type_, names in held.items():
-        least = donor.spec.minimum.get(type_, 0)
-        flexible = [k for k in range(least, len(names)) if names[k] == name]
-        if flexible:
-            counts[type_] = flexible[0]
-    if counts != counts_of(held):
-        round_.resize(donor, counts, reason)
-
-
-def _could_fit(round_: Round, spec: JobSpec) -> bool:
-    """Whether our own nodes would hold the job if nothing else ran there."""
-    room = round_.room
-
-    def count() -> bool:
-        for group in spec.groups:
-            allowed = room.admission.own(spec, group.type)
-            there = range(len(room.nodes)) if allowed is None else allowed
-            if sum(room.fit_empty(i, group.request) for i in there) < spec.minimum.get(group.type, 0):
-                return False
-        return True
-
-    return round_.shared(("could fit", spec.shape), count)
+# -- The profile -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,21 +501,21 @@ class TwoPhases:
     costs: ChangeCosts = field(default_factory=ChangeCosts)
 
     def __call__(self, round_: Round) -> None:
-        tails = round_.snapshot.view("tails", tails_view)
+        flexible = round_.snapshot.index("flexible replicas", flexible_replicas_index)
         for job in (round_.job(key) for key in round_.changes):
-            tails.hold(job, round_.placement(job))
-        while donors := admit(round_, tails, self.costs, backfill=self.backfill, shrinks=self.scaling):
-            give_back(round_, tails, donors)
+            flexible.hold(job, round_.placement(job))
+        while donors := admit(round_, flexible, self.costs, backfill=self.backfill, shrinks=self.scaling):
+            give_back(round_, flexible, donors)
         if self.scaling:
-            grow(round_, tails, self.costs)
-        tails.restore()
+            grow(round_, flexible, self.costs)
+        flexible.restore()
 
 
 class ArylParameters(CostParameters):
     """Aryl: borrows nodes from an inference pool; shortest job first, and what is left goes to elastic jobs."""
 
     place: PlaceName = Field("apart", description="which nodes replicas go to; count looks at totals only")
-    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
     lend: Literal["none", "offered"] = Field("offered", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "search",
@@ -519,7 +529,7 @@ class ArylParameters(CostParameters):
         10.0,
         ge=1,
         le=1e6,
-        description="with sjf, a job that came so many times its own run time ago (at least a day) goes first",
+        description="with sjf, a job that has waited this many times its own run time (at least a day) goes first",
     )
     backfill: bool = Field(True, description="jobs behind one that does not fit may start")
     scaling: bool = Field(True, description="elastic jobs grow beyond their minimum, and shrink where others wait")

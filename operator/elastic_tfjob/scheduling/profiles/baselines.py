@@ -1,4 +1,7 @@
-"""First in, first out, with and without backfill."""
+"""The well-known policies, to compare with and to build on: each is an order with few steps.
+
+Fixed sizes: fixed, fifo, sjf, srtf, las, rebalance. Elastic sizes: edf, hull, optimus, drf.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,7 +75,7 @@ class FixedParameters(ProfileParameters):
 class SjfParameters(ProfileParameters):
     """Shortest job first, not preemptive; the first that does not fit holds back all behind it."""
 
-    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration", "speed"))
@@ -91,7 +94,7 @@ class SjfBackfillParameters(SjfParameters):
 class SrtfParameters(ProfileParameters):
     """Shortest remaining time first, preemptive."""
 
-    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))
@@ -102,7 +105,7 @@ class SrtfParameters(ProfileParameters):
 
 @dataclass(frozen=True, slots=True)
 class Forgive:
-    """Remembers of each promoted job that starts what it has had until now: that counts no more."""
+    """Stores the service of each promoted job that starts: from then on it no longer counts."""
 
     order: LeastAttainedService
 
@@ -148,12 +151,12 @@ class LasParameters(ProfileParameters):
         return Stages(order, (Preemptive(), Forgive(order)), needs("service", "stop"))
 
 
-# -- Each job in order takes as much as helps it -----------------------------------------------------------------------
+# -- Earliest deadline first, elastic ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SizeChoices:
-    """A job's sizes, the largest first, what each asks for, and of each resource the least that any of them does."""
+    """A job's sizes, the largest first; what each requests; and the least amount of each resource over all sizes."""
 
     sizes: Sequence[Counts]
     wants: Sequence[Resources]
@@ -163,7 +166,7 @@ class SizeChoices:
 @dataclass(frozen=True, slots=True)
 class GreedyInOrder:
     """In the profile's order each job gets the largest size that fits the totals; a job with no room for its minimum
-    waits and those behind it go on. With EDF this is the baseline of ElasticFlow (Gu et al., ASPLOS'23): elastic,
+    waits, and later jobs continue. With EDF this is the baseline of ElasticFlow (Gu et al., ASPLOS'23): elastic,
     deadline-ordered, preemptive, without admission control. `size`: `useful` sizes only, each faster than all below
     it; or the `largest` whose speed is known even if it is slower, as in ElasticFlow's simulator.
     """
@@ -181,8 +184,7 @@ class GreedyInOrder:
 
 
 def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[int]:
-    """One job after the other, the row of its first choice for which there is room beside the jobs before it; 0 where
-    there is for none."""
+    """For one job after the other, the row of its first choice that fits beside the earlier jobs; 0 where none fits."""
     cpu, memory, accelerators, pods, storage = free
     for choice in choices:
         least = choice.least
@@ -206,8 +208,8 @@ def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[
 def sizes_of(job: Job, useful: bool) -> list[Counts]:
     """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
 
-    A size whose speed is None (one that a table does not have) is passed over; with no speed known at all, the
-    declared size and the minimum are left.
+    A size whose speed is None (one that a table does not have) is skipped. Without any known speed, there are the
+    declared size and the minimum.
     """
     spec = job.spec
     group = spec.group(WORKER)
@@ -227,7 +229,7 @@ def sizes_of(job: Job, useful: bool) -> list[Counts]:
 class EdfParameters(ProfileParameters):
     """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
 
-    oracle: bool = Field(True, description="the policy is told the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
     size: Literal["useful", "largest"] = Field(
         "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
     )
@@ -238,7 +240,7 @@ class EdfParameters(ProfileParameters):
         )
 
 
-# -- Moves to idle CPU alone: what `specon` does without weights, and without looking at the loss ----------------------
+# -- Rebalance: only the moves of `specon`, without weights and without the loss ---------------------------------------
 
 
 class RebalanceParameters(ProfileParameters):
@@ -257,7 +259,6 @@ class RebalanceParameters(ProfileParameters):
 
 
 # -- Hull --------------------------------------------------------------------------------------------------------------
-# Replicas go where they add most speed, looking past sizes that help little to larger ones that help much.
 
 
 class HullParameters(TryingParameters):
@@ -293,7 +294,7 @@ class MarginalGain:
         jobs, free = candidates(round_, OpenIncrements, self.sizes_of, self)
         lengths = jobs.lengths
         keys = jobs.keys * np.repeat(jobs.steps_left(round_.now), lengths)
-        # Minima are worth the same to all: their keys come first, whatever is left.
+        # Minima come first, whatever work is left.
         keys[np.cumsum(lengths) - lengths] = -np.inf
         apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
@@ -345,7 +346,7 @@ class OptimusParameters(TryingParameters):
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
-    repack: bool = Field(True, description="a resized job is placed anew as a whole")
+    repack: bool = Field(True, description="a resized job is placed again as a whole")
 
     def stages(self) -> Stages:
         steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
@@ -371,7 +372,7 @@ class DominantResourceFairness:
 
 
 def shares(job: Job, total: Resources) -> Increments:
-    """Increments of a bundle each; the key of one is the dominant share held before it."""
+    """One increment per bundle; its key is the dominant share that the job held before it."""
     spec = job.spec
     if spec.elastic:
         return _shares(spec.groups, total)
@@ -380,7 +381,7 @@ def shares(job: Job, total: Resources) -> Increments:
 
 @lru_cache(maxsize=4096)
 def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Increments:
-    """Jobs of equal groups share theirs."""
+    """Cached by groups: jobs of equal groups share the result."""
     spec = JobSpec("", 0.0, groups)
     sizes: list[Counts] = []
     keys: list[float] = []

@@ -1,7 +1,8 @@
-"""One profile for a whole cluster: it composes the steps of deadline, kips, specon and the loans of aryl in one round.
+"""elastic: one profile for a whole cluster, composed of the steps of deadline, kips, specon and the loans of aryl.
 
-By precedence: nodes that other pools want go back; sizes that jobs must have; deadlines; who gains most; who waits; CPU
-of crowded nodes by remaining work; idle CPU to who uses all it has. See docs/designs/elastic.md.
+In order of precedence: nodes go back to pools that want them; sizes that jobs must have; deadlines; replicas where they
+add most speed; waiting jobs; CPU of crowded nodes by remaining work; idle CPU for jobs that use all of theirs. See
+docs/designs/elastic.md.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -25,18 +26,18 @@ from elastic_tfjob.scheduling.profiles.kips import (
     IdleFirst,
     KipsParameters,
     admit,
-    go_back,
     grow,
     growth,
+    growth_backoff_over,
     guarantee,
     relieve,
-    rested,
+    return_to_faster_size,
 )
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters, Weights
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.rules import OrderKey
+from elastic_tfjob.scheduling.rules import Order, OrderKey
 from elastic_tfjob.scheduling.snapshot import Counts, Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import (
     boot,
@@ -47,7 +48,7 @@ from elastic_tfjob.scheduling.steps.cpu_in_place import (
     keep_for_leaving,
     raise_busy,
 )
-from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, cpu_load_view
+from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, cpu_load_index
 from elastic_tfjob.scheduling.steps.open_jobs import usable_total
 from elastic_tfjob.scheduling.steps.repair import sharing
 from elastic_tfjob.scheduling.steps.sizes import movable
@@ -67,16 +68,15 @@ __all__ = [
     "told",
 ]
 
-# -- Which waiting job first -------------------------------------------------------------------------------------------
+# -- The order of jobs -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class EarliestDeadlineToCome:
-    """By deadline; one that has passed counts no more, or whoever sets a deadline of a second would be first for ever.
-    A round is due when a first start has settled."""
+class EarliestDeadlineToCome(Order):
+    """By deadline. A deadline that has passed is ignored; else a job with a deadline of one second would stay first
+    forever. A round is due when a first start has settled."""
 
     settle_s: float
-    drift: float = 0.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         by = job.spec.deadline_s
@@ -88,129 +88,128 @@ class EarliestDeadlineToCome:
         return min(times, default=None)
 
 
-# -- The jobs whose sizes are planned together -------------------------------------------------------------------------
-# Those with deadlines, and those whose speed at other sizes is known.
+# -- Planned jobs: those with deadlines, and those whose speed at other sizes is known ---------------------------------
 
 MEASURED: Final = 5
-"""Speeds measured at so many sizes tell those at others: as many as Optimus' formula has coefficients, and one."""
+"""With speeds at this many sizes the speed at other sizes is known: one more than Optimus' formula has coefficients."""
 
 
 def told(job: Job) -> bool:
-    """Whether its speed at other sizes is known, other than from CPU use. The others grow by how busy their replicas
-    are: what a program shows while it runs says more than speeds measured with other CPU."""
+    """Whether the job's speed at other sizes is known, other than from CPU use. Other jobs grow by CPU use: the
+    behaviour of a running program says more than speeds that were measured with a different CPU share."""
     if isinstance(job.speed, OnlineSpeed):
         return bool(job.placement) and not job.cpu_use and len(job.speed.measured) >= MEASURED
     return job.speed is not None
 
 
 def planned(job: Job, now: float) -> bool:
-    """Whether the job's size is planned: not for a deadline that has passed."""
+    """Whether the job's size is planned. A deadline that has passed does not count."""
     by = job.spec.deadline_s
     return told(job) or (by is not None and by > now and job.spec.total_steps is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJobs:
-    """Which jobs a round has planned, by their keys; `least`: the least sizes of those that may give what they have
-    beyond."""
+    """The keys of the jobs that a round has planned; `least`: the least sizes of planned jobs that may give
+    replicas."""
 
     keys: Set[str] = frozenset()
     least: Mapping[str, Counts] = field(default_factory=dict)
 
 
 def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
-    """Deadlines first, then who gains most. Jobs whose size is not planned stay as they are, unless with the room of
-    those that run more deadlines are met, or fewer jobs have to stop."""
+    """Deadlines first, then replicas where they add most. Other jobs do not change, unless with their room more
+    deadlines are met, or fewer jobs are stopped."""
 
     def free(job: Job) -> bool:
-        """Not one that has gone back from a larger size, and keeps the one that was faster for a while."""
-        return told(job) or not job.placement or rested(job, round_)
+        """Not a job in growth backoff, which keeps the size that was faster."""
+        return told(job) or not job.placement or growth_backoff_over(job, round_)
 
-    outlook = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
-    stops = keep_running(outlook)
-    late = any(case.why.code == "deadline-no-room" for case in outlook.cases)
-    if outlook.left_out and (stops or late):
+    deadline_round = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
+    stops = keep_running(deadline_round)
+    late = any(job_case.why.code == "deadline-no-room" for job_case in deadline_round.cases)
+    if deadline_round.left_out and (stops or late):
         whole = _promised(
             DeadlineRound(round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job))
         )
-        more, fewer = _met(whole, outlook) - _met(outlook, outlook), stops - keep_running(whole)
+        more, fewer = _met(whole, deadline_round) - _met(deadline_round, deadline_round), stops - keep_running(whole)
         if more > 0 or (not more and fewer > 0):
-            outlook = whole
-    if not outlook.cases and not outlook.unfit:
+            deadline_round = whole
+    if not deadline_round.cases and not deadline_round.unfit:
         return PlannedJobs()
-    least = {case.job.key: case.wanted or {} for case in outlook.cases if _by_use(case)}
-    keep_size(outlook)
-    carry_out(outlook)
-    return PlannedJobs(frozenset(case.job.key for case in outlook.cases), least)
+    least = {job_case.job.key: job_case.wanted or {} for job_case in deadline_round.cases if _by_use(job_case)}
+    keep_size(deadline_round)
+    carry_out(deadline_round)
+    return PlannedJobs(frozenset(job_case.job.key for job_case in deadline_round.cases), least)
 
 
-def _met(outlook: DeadlineRound, of: DeadlineRound) -> int:
-    """How many of the jobs of one outlook meet their deadlines by another."""
-    keys = {case.job.key for case in of.cases}
-    return sum(case.booking is not None for case in outlook.cases if case.job.key in keys)
+def _met(deadline_round: DeadlineRound, of: DeadlineRound) -> int:
+    """How many jobs of `of` meet their deadlines in `deadline_round`."""
+    keys = {job_case.job.key for job_case in of.cases}
+    return sum(job_case.booking is not None for job_case in deadline_round.cases if job_case.job.key in keys)
 
 
-def _by_use(case: JobCase) -> bool:
-    return not case.probe and not told(case.job)
+def _by_use(job_case: JobCase) -> bool:
+    return not job_case.probe and not told(job_case.job)
 
 
-def _promised(outlook: DeadlineRound) -> DeadlineRound:
-    probe(outlook)
-    guarantee_deadlines(outlook)
-    return outlook
+def _promised(deadline_round: DeadlineRound) -> DeadlineRound:
+    probe(deadline_round)
+    guarantee_deadlines(deadline_round)
+    return deadline_round
 
 
-def keep_running(outlook: DeadlineRound) -> int:
-    """A job that runs keeps at least its least size, where deadlines leave room: nobody is stopped for a gain. Returns
-    how many are stopped."""
-    room, held, stops = outlook.room_now(), NOTHING, 0
-    for case in outlook.cases:
-        if case.row or not case.job.placement:
+def keep_running(deadline_round: DeadlineRound) -> int:
+    """Running jobs keep at least their least size where deadlines leave room: no job is stopped for a gain in speed.
+    Returns the number of stopped jobs."""
+    room, held, stops = deadline_round.room_now(), NOTHING, 0
+    for job_case in deadline_round.cases:
+        if job_case.row or not job_case.job.placement:
             continue
-        demand = case.job.spec.demand(case.curve.sizes[0])
+        demand = job_case.job.spec.demand(job_case.curve.sizes[0])
         if demand.within(room):
             room, held = room.minus(demand), held.plus(demand)
-            case.row = 1
+            job_case.row = 1
         else:
             stops += 1
-    outlook.timeline.hold(held, 0.0)
+    deadline_round.timeline.hold(held, 0.0)
     return stops
 
 
-def keep_size(outlook: DeadlineRound) -> None:
-    """A job whose speed elsewhere is expected only, not told, keeps the size that it has, or starts at the declared
-    one, where there is room. It does not grow for that expectation: it grows by how busy its replicas are."""
-    for case in outlook.cases:
-        if not _by_use(case):
+def keep_size(deadline_round: DeadlineRound) -> None:
+    """A job whose speed at other sizes is only expected keeps its size, or starts at the declared one, where there is
+    room. It grows by CPU use, not by that expectation."""
+    for job_case in deadline_round.cases:
+        if not _by_use(job_case):
             continue
-        job, curve = case.job, case.curve
-        sizes, room = curve.sizes, outlook.room_now()
-        promised = job.spec.demand(sizes[case.row - 1]) if case.row else NOTHING
-        if job.placement and not case.current:
+        job, curve = job_case.job, job_case.curve
+        sizes, room = curve.sizes, deadline_round.room_now()
+        promised = job.spec.demand(sizes[job_case.row - 1]) if job_case.row else NOTHING
+        if job.placement and not job_case.current:
             beyond = job.holds.minus(promised).positive()
-            if job.steps_per_s >= curve.plain.rates[case.row] and beyond.within(room):
-                case.kept, case.beyond = True, beyond
-                outlook.timeline.hold(beyond, 0.0)
+            if job.steps_per_s >= curve.plain.rates[job_case.row] and beyond.within(room):
+                job_case.kept, job_case.beyond = True, beyond
+                deadline_round.timeline.hold(beyond, 0.0)
             continue
-        row = max(case.row, case.current if job.placement else _declared(case))
+        row = max(job_case.row, job_case.current if job.placement else _declared(job_case))
         beyond = job.spec.demand(sizes[row - 1]).minus(promised) if row else NOTHING
         if beyond.within(room):
-            case.row, case.beyond = row, beyond
-            outlook.timeline.hold(beyond, 0.0)
-        case.most = case.row
+            job_case.row, job_case.beyond = row, beyond
+            deadline_round.timeline.hold(beyond, 0.0)
+        job_case.most = job_case.row
 
 
-def _declared(case: JobCase) -> int:
+def _declared(job_case: JobCase) -> int:
     """The largest size of the curve up to the declared one."""
-    most = sum(case.job.spec.declared.values())
-    return max((k for k, size in enumerate(case.curve.sizes, 1) if sum(size.values()) <= most), default=0)
+    most = sum(job_case.job.spec.declared.values())
+    return max((k for k, size in enumerate(job_case.curve.sizes, 1) if sum(size.values()) <= most), default=0)
 
 
 # -- The parameters of elastic -----------------------------------------------------------------------------------------
 
 
 class ElasticSettings(ElasticParameters):
-    """What may be set; see ElasticProfileParameters."""
+    """The parameters; see ElasticProfileParameters."""
 
     place: PlaceName = Field("pack-apart", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
@@ -251,8 +250,8 @@ class ElasticSettings(ElasticParameters):
 
 
 class Unplanned(IdleFirst):
-    """Who waits gets replicas of jobs that were not planned: what the others have was weighed already. Of these, jobs
-    whose speed elsewhere is not told give what they have beyond what their deadline needs."""
+    """Waiting jobs get replicas of jobs that were not planned, since planned sizes are already balanced. Jobs whose
+    speed at other sizes is only expected give what their deadline does not need."""
 
     planned = PlannedJobs()
 
@@ -266,7 +265,7 @@ class Unplanned(IdleFirst):
 
 
 class Resizing(Adjustment):
-    """What the steps of kips share, with other donors."""
+    """The shared value of the steps of kips, with other donors."""
 
     def __init__(self, round_: Round, settings: KipsParameters) -> None:
         self.donors = Unplanned(round_, settings)
@@ -274,8 +273,8 @@ class Resizing(Adjustment):
 
 
 def restore(resizing: Resizing) -> None:
-    """A busy job that has less than it declares gets that: what is free, else what others leave idle or have beyond
-    what they declare. So nobody stays small for having started on a full cluster."""
+    """A busy job below its declared size gets that size: from free capacity, else from idle or surplus replicas of
+    other jobs. So no job stays small because it started on a full cluster."""
     if resizing.blocked:
         return
     round_ = resizing.round
@@ -284,10 +283,10 @@ def restore(resizing: Resizing) -> None:
         wanted = {type_: max(n, declared.get(type_, 0)) for type_, n in held.items()}
         if wanted == held or round_.placement(job) != job.placement or told(job):
             continue
-        if not (movable(job, round_) and rested(job, round_)):
+        if not (movable(job, round_) and growth_backoff_over(job, round_)):
             continue
         if _pays(resizing, job, wanted) and not round_.resize(job, wanted, AS_DECLARED):
-            resizing.taking.take(
+            resizing.preemption.take(
                 job,
                 {type_: n - held[type_] for type_, n in wanted.items()},
                 Reason("makes-room", {"job": job.key, "has": held}),
@@ -297,7 +296,7 @@ def restore(resizing: Resizing) -> None:
 
 
 def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
-    """Whether what it gets makes it faster, for what it takes, as growth has to."""
+    """Whether the gain in speed is worth the cost, as for growth."""
     settings, total = resizing.settings, usable_total(resizing.round)
     faster = growth(resizing, job).factor(counts)
     held = job.spec.demand(job.counts).dominant_share(total)
@@ -307,23 +306,23 @@ def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
 
 
 def leave_ranked(adjustment: Adjustment) -> None:
-    """Jobs that hold CPU by their rank on a crowded node keep that."""
+    """Jobs that hold CPU by their rank on a crowded node keep it."""
     round_ = adjustment.round
-    load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+    load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
     there = {key: round_.job(key) for name in load.crowded() for key in load.there[name]}
     adjustment.ranked = {key for key, job in there.items() if round_.cpu(job)}
     adjustment.lent = [job for job in adjustment.lent if job.key not in adjustment.ranked]
 
 
 def grow_unplanned(adjustment: Adjustment) -> None:
-    """As `grow` of kips, for those that `restore` left as they were."""
+    """`grow` of kips, for jobs that `restore` has not changed."""
     round_ = adjustment.round
     adjustment.short = [job for job in adjustment.short if not told(job) and round_.placement(job) == job.placement]
     grow(adjustment)
 
 
 BEFORE = (count_as_free, relieve, guarantee)
-WAITING = (go_back, admit)
+WAITING = (return_to_faster_size, admit)
 CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow_unplanned, boot, give_back_idle, grant)
 
 

@@ -1,7 +1,7 @@
-"""Dynamic resource adjustment: what is idle goes to jobs that use all they have, and comes back when others need it.
+"""kips: idle capacity goes to jobs that use all they have, and comes back when other jobs need it.
 
-After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and its nearest relative DRAGON (CLOSER'19).
-"""
+After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and the closest published one, DRAGON
+(CLOSER'19)."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from heapq import heapify, heappop
@@ -43,7 +43,7 @@ from elastic_tfjob.speed.model import speedup
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import Prediction, size_of
 
-__all__ = ["KipsParameters", "go_back", "rested"]
+__all__ = ["KipsParameters", "growth_backoff_over", "return_to_faster_size"]
 
 # -- The parameters of kips --------------------------------------------------------------------------------------------
 
@@ -82,14 +82,15 @@ class KipsSettings(CostParameters):
         return self
 
 
-# -- Whom replicas are taken from --------------------------------------------------------------------------------------
+# -- Donors: jobs that give replicas -----------------------------------------------------------------------------------
 
 IDLE, SURPLUS, NEEDED = range(3)
-"""Whom replicas are taken from first: who leaves them idle; has more than declared; has more than its minimum."""
+"""Kinds of donors in order: jobs with idle workers; with more than declared; with more than the minimum."""
 
 
 class IdleFirst:
-    """Who gives: whoever leaves workers idle, then who has more than declared; who needs them only if that must be."""
+    """Donors: jobs with idle workers, then jobs with more than declared; jobs that need their replicas only if
+    `needed`."""
 
     def __init__(self, round_: Round, settings: KipsSettings) -> None:
         self._round = round_
@@ -115,7 +116,7 @@ class IdleFirst:
         return donor.spec.minimum if needed or self._idles(donor) else donor.spec.declared
 
     def rank(self, donor: Job) -> tuple[float, ...]:
-        """Idle, then beyond declared; whose last worker is far from its PS; who has most."""
+        """By kind; then jobs whose last worker is not beside its PS; then jobs with most workers."""
         held = self._round.placement(donor)
         workers, declared = held.get(WORKER, ()), donor.spec.declared.get(WORKER, 0)
         kind = IDLE if self._idles(donor) else SURPLUS if len(workers) > declared else NEEDED
@@ -124,11 +125,11 @@ class IdleFirst:
         return (kind, beside_ps, -len(workers) / least, -donor.spec.arrival_s, -donor.spec.sequence)
 
     def facts(self, donor: Job) -> Mapping[str, float]:
-        """How little of their CPU its workers use, where that is why it gives first."""
+        """CPU used / held by its workers, for a donor with idle workers."""
         return {"idle": donor.cpu_use[WORKER]} if self._idles(donor) else {}
 
     def _idles(self, job: Job) -> bool:
-        """Whether it leaves its workers' CPU idle as it trains: before the first step they wait for their chief."""
+        """Whether its workers leave CPU idle. Not before the first step, when they wait for their chief."""
         return job.steps_per_s > 0 and job.cpu_use.get(WORKER, 1.0) < self._settings.idle
 
 
@@ -142,7 +143,7 @@ class Adjustment(CpuInPlace):
         super().__init__(round_, settings.cpu_rule)
         self.settings = settings
         self.costs = settings.costs
-        self.taking = Preemption(round_, donors or IdleFirst(round_, settings))
+        self.preemption = Preemption(round_, donors or IdleFirst(round_, settings))
         self.blocked = ""
 
     def worth(self, job: Job, saved: float) -> bool:
@@ -150,23 +151,23 @@ class Adjustment(CpuInPlace):
         return self.costs.worth(job, saved, self.round.now)
 
 
-# -- Room for who must have it, and for who waits ----------------------------------------------------------------------
+# -- Room for jobs that must have it, and for waiting jobs -------------------------------------------------------------
 
 AS_DECLARED, GIVEN_ROOM, LEAVES_NODE = Reason("as-declared"), Reason("given-room"), Reason("leaves-node")
 
 
 def relieve(adjustment: Adjustment) -> None:
-    """Where nodes hold more than they have (a shrink that another job counted on was refused), shrink there."""
+    """Shrink jobs on overcommitted nodes: a shrink on which another job relied was refused."""
     round_ = adjustment.round
     room = round_.room
     over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu[i] < 0 or room.memory[i] < 0}
     if not over:
         return
-    for job in round_.rescaling():  # it may be about to leave
+    for job in round_.rescaling():  # its replicas may be about to leave
         for names in job.placement.values():
             for name in names:
                 over.pop(name, None)
-    # By node the jobs whose last worker is there, with their places in the order.
+    # By node, the jobs whose last worker is there, with their places in the order.
     last: dict[str, list[tuple[int, Job]]] = {}
     for place, job in enumerate(round_.running_in_order()):
         if (name := _last_node(job, round_)) in over:
@@ -175,7 +176,7 @@ def relieve(adjustment: Adjustment) -> None:
         for place, job in sorted(last.get(name, ()), key=itemgetter(0)):
             while (short := Resources(-room.cpu[i], -room.memory[i]).positive()) != NOTHING:
                 held = round_.placement(job)
-                # With the first one it gives all CPU back that was lent to it: what is short then is less.
+                # The first resize also returns lent CPU, so less may be short afterwards.
                 n = min(_last_there(job, held, name), 1 if round_.cpu(job) else _needed(job, short))
                 if not n or not movable(job, round_):
                     break
@@ -186,12 +187,12 @@ def relieve(adjustment: Adjustment) -> None:
 
 
 def _last_node(job: Job, round_: Round) -> str:
-    """Where its last worker is; empty where it has none."""
+    """The node of the job's last worker; empty without workers."""
     return round_.placement(job).get(WORKER, ("",))[-1]
 
 
 def _last_there(job: Job, held: Placement, name: str) -> int:
-    """How many of its last workers are on this node and may be taken from it."""
+    """How many of the job's last workers are on this node and may be taken away."""
     if not job.spec.elastic:
         return 0
     flexible = held.get(WORKER, ())[job.spec.minimum.get(WORKER, 0) :]
@@ -199,19 +200,19 @@ def _last_there(job: Job, held: Placement, name: str) -> int:
 
 
 def _needed(job: Job, short: Resources) -> int:
-    """How many of its workers make up for what is short; 0 where they request nothing of it."""
+    """How many of the job's workers cover what is short; 0 where they request none of it."""
     group = job.spec.group(WORKER)
     parts = zip(short, group.request, strict=True) if group is not None else ()
     return max((-(-part // each) for part, each in parts if each), default=0)
 
 
 def guarantee(adjustment: Adjustment) -> None:
-    """Make room for sizes that running jobs must have, and that `repair` found no room for."""
+    """Make room for sizes that running jobs must have and for which `repair` found no room."""
     round_ = adjustment.round
     for key, counts in round_.unmet.items():
         job = round_.job(key)
         why, cause = repair_reason(job, round_.snapshot.nodes)
-        adjustment.taking.take(
+        adjustment.preemption.take(
             job,
             lacking(job.placement, counts) or counts,
             Reason("makes-room", {"job": job.key, "by": job.spec.asked}),
@@ -223,15 +224,17 @@ def guarantee(adjustment: Adjustment) -> None:
 
 
 def admit(adjustment: Adjustment) -> None:
-    """Start waiting jobs in order, at their declared size if it fits, else at the largest below; if not even the
-    minimum fits, on room that is taken from others."""
+    """Start waiting jobs in order: at the declared size if it fits, else at the largest smaller size; if not even the
+    minimum fits, with room taken from other jobs."""
     round_ = adjustment.round
     queue = round_.waiting()
     for entry in queue:
         job = round_.job(entry[4])
         if round_.placement(job):
             continue  # an earlier step of this round has started it
-        if not job.placement and round_.cools(job):  # one that holds something was stopped in this round, and goes on
+        if not job.placement and round_.in_cooldown(
+            job
+        ):  # one that holds something was stopped in this round, and goes on
             round_.refuse(job, BEHIND)
             continue
         if _start(adjustment, job):
@@ -243,7 +246,7 @@ def admit(adjustment: Adjustment) -> None:
 
 
 def _start(adjustment: Adjustment, job: Job) -> bool:
-    round_, taking = adjustment.round, adjustment.taking
+    round_, preemption = adjustment.round, adjustment.preemption
     left = bool(job.placement)  # a node, in this round
     declared = job.counts if left else job.spec.declared
 
@@ -252,14 +255,14 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
         return round_.start(job, counts, LEAVES_NODE if left else why)
 
     if not nowhere(round_, job.spec) and largest(round_, job, Downward(job, declared), start) >= 0:
-        taking.started(job)
+        preemption.started(job)
         return True
     least = job.spec.minimum
     waited = 0.0 if left else round_.now - max(job.spec.arrival_s, job.since_s)
     impatient = left or waited >= adjustment.settings.patience_s
-    if taking.in_vain(job.spec, needed=impatient):
+    if preemption.in_vain(job.spec, needed=impatient):
         return False
-    if taking.take(
+    if preemption.take(
         job,
         least,
         Reason("makes-room", {"job": job.key, "waits_s": waited}),
@@ -267,12 +270,12 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
         needed=impatient,
     ):
         return True
-    taking.failed(job.spec, needed=impatient)
+    preemption.failed(job.spec, needed=impatient)
     return False
 
 
 def nowhere(round_: Round, spec: JobSpec) -> bool:
-    """Whether surely no node holds one replica of a type that the job must have, whatever its size."""
+    """Whether it is clear without a search that no node holds one replica of a type that the job must have."""
     least = spec.minimum
     return any(least[group.type] and round_.room.none_holds(group.request) for group in spec.groups)
 
@@ -285,21 +288,21 @@ def ever_fits(round_: Round, spec: JobSpec) -> bool:
     return spec.demand(spec.minimum).within(total)
 
 
-# -- Back from sizes that turned out slower, and how long a job then waits before it grows again -----------------------
+# -- Growth backoff: back from sizes that turned out slower, and the wait before a job grows again ---------------------
 
 WAIT: Final = "kips.wait_s"
-"""In a job's memory: for how long it did not grow when it went back last."""
+"""Name in a job's memory: the wait before it may grow again, in seconds."""
 UNTIL: Final = "kips.until_s"
-"""In a job's memory: until when it does not grow."""
+"""Name in a job's memory: the time until which it may not grow."""
 FIRST_WAIT_S: Final = 30.0
-"""Half of the first one, where there is no cooldown."""
+"""Half of the first wait, where there is no cooldown."""
 LONGEST_WAIT_S: Final = 3600.0
 FASTER: Final = 0.05
-"""A smaller size was faster by so much at least. Less is noise: speeds are remembered to two digits."""
+"""The relative speed by which a smaller size must be faster. Less is noise: speeds are stored with two digits."""
 
 
 class Slower:
-    """A view of the running jobs that were faster at a smaller size: the speed there, and that size."""
+    """An index of the running jobs that were faster at a smaller size: the speed there, and that size."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.faster: dict[str, tuple[float, Size]] = {}
@@ -316,19 +319,18 @@ class Slower:
         return True
 
 
-def slower_view(snapshot: Snapshot) -> Slower:
+def slower_index(snapshot: Snapshot) -> Slower:
     return Slower(snapshot.jobs.values())
 
 
-def go_back(adjustment: Adjustment) -> None:
-    """A larger size that turned out slower than a smaller one is left again, if its workers hold the CPU that those
-    had. Each time the job waits twice as long before it grows again: speeds that come and go, as those of CPU that was
-    lent, would have it grow and shrink for ever."""
+def return_to_faster_size(adjustment: Adjustment) -> None:
+    """Shrink jobs that were faster at a smaller size, if their workers hold as much CPU as there. The wait before a job
+    may grow again doubles each time: changing speeds, as with lent CPU, would let it grow and shrink forever."""
     round_ = adjustment.round
-    slower: Slower = round_.snapshot.view("slower", slower_view)
+    slower: Slower = round_.snapshot.index("slower", slower_index)
     for key, (rate, (ps, workers)) in list(slower.faster.items()):
         job = round_.job(key)
-        # Its speed is one that it has shown: until it has trained at its size, that is only expected.
+        # Until the job has trained at its present size, its speed there is only expected.
         if not movable(job, round_) or round_.placement(job) != job.placement or job.observed_s > round_.now:
             continue
         if not adjustment.worth(job, 1 - job.steps_per_s / rate):
@@ -340,8 +342,8 @@ def go_back(adjustment: Adjustment) -> None:
             round_.remember(job, UNTIL, round_.now + wait_s)
 
 
-def rested(job: Job, round_: Round) -> bool:
-    """Whether a job that has gone back may grow again. A tenant may have written what is remembered: it has a bound."""
+def growth_backoff_over(job: Job, round_: Round) -> bool:
+    """Whether the job may grow again. The end of the backoff is bounded, since a tenant may write the job's memory."""
     return not round_.now < round_.memory(job).get(UNTIL, 0.0) <= round_.now + LONGEST_WAIT_S
 
 
@@ -350,7 +352,7 @@ def _sized(job: Job, ps: int, workers: int) -> Counts:
 
 
 def _faster(job: Job) -> tuple[float, Size] | None:
-    """The fastest of the sizes that are smaller than its own."""
+    """The fastest smaller size that was measured, if it is faster than the present one."""
     if not (job.placement and job.spec.elastic and isinstance(job.speed, OnlineSpeed) and job.steps_per_s > 0):
         return None
     size = size_of(job.counts)
@@ -370,15 +372,15 @@ def _faster(job: Job) -> tuple[float, Size] | None:
     return found if found is not None and found[0] >= job.steps_per_s * (1 + FASTER) else None
 
 
-# -- Replicas for jobs that use all they have --------------------------------------------------------------------------
+# -- Growth: replicas for jobs that use all they have ------------------------------------------------------------------
 
 Unit = tuple[float, str, str, Counts, float]
-"""Minus the gain, the job, the type that one more is of, the size that makes, and the speed there."""
+"""Minus the gain; the job; the type of the additional replica; the size with it; and the relative speed there."""
 
 
 def grow(adjustment: Adjustment) -> None:
-    """One worker or PS at a time to the job that gains most for what it takes, as long as there is room and no job
-    waits for it."""
+    """Give one worker or PS at a time to the job that gains most per cost, while there is room and no job waits for
+    it."""
     if adjustment.blocked:
         return
     round_ = adjustment.round
@@ -386,7 +388,7 @@ def grow(adjustment: Adjustment) -> None:
     units: list[Unit] = []
     speeds: dict[str, Prediction] = {}
     for job in adjustment.short:
-        if job.spec.elastic and movable(job, round_) and rested(job, round_):
+        if job.spec.elastic and movable(job, round_) and growth_backoff_over(job, round_):
             speeds[job.key] = growth(adjustment, job)
             units += _units(adjustment, job, job.counts, 1.0, speeds[job.key])
     heapify(units)
@@ -405,7 +407,7 @@ def grow(adjustment: Adjustment) -> None:
             full.add(kind)
             continue
         grown[key] = counts, factor
-        units = [unit for unit in units if unit[1] != key]  # its other types start from another size now
+        units = [unit for unit in units if unit[1] != key]  # units of its other types started from the old size
         units += _units(adjustment, job, counts, factor, speed)
         heapify(units)
     for key, (_, factor) in grown.items():
@@ -437,7 +439,7 @@ def growth(adjustment: Adjustment, job: Job) -> Prediction:
     now, then = usable_types(job), usable_types(job, granted)
     for type_ in job.placement:
         before, after = now.get(type_), then.get(type_)
-        if before and after:  # of no CPU nothing can be told: a type that has none is taken to be as busy as it was
+        if before and after:  # for a type without CPU the use is assumed not to change
             more[type_] = after / before
     use = adjustment.busy[job.key]
     faster = speedup(use, more)
@@ -456,7 +458,7 @@ def growth(adjustment: Adjustment, job: Job) -> Prediction:
 
 
 def _use(job: Job, counts: Counts) -> dict[str, float]:
-    """How busy the types are that grow."""
+    """CPU used / held of the types that grow."""
     grows = (type_ for type_ in (WORKER, PS) if counts.get(type_, 0) > len(job.placement.get(type_, ())))
     return {type_: job.cpu_use[type_] for type_ in grows if type_ in job.cpu_use}
 
@@ -465,7 +467,7 @@ STEPS = (
     count_as_free,
     relieve,
     guarantee,
-    go_back,
+    return_to_faster_size,
     admit,
     keep_for_leaving,
     give_back_used,
@@ -475,7 +477,7 @@ STEPS = (
     give_back_idle,
     grant,
 )
-"""In this order, each with what the steps before it left."""
+"""In this order."""
 
 
 class KipsParameters(KipsSettings):

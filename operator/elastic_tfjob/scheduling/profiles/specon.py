@@ -1,4 +1,5 @@
-"""Who is nearly done goes first on crowded nodes, and moves go to idle CPU; or SpeCon as published.
+"""specon: on crowded nodes jobs with least remaining work get most CPU, and replicas move to idle CPU; or SpeCon as
+published.
 
 SpeCon (Mao et al., arXiv 2010.11307) moves jobs whose loss has converged away from those whose loss falls fast. See
 docs/designs/specon.md.
@@ -17,7 +18,7 @@ from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
-from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, JobLoad, cpu_load_view
+from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, JobLoad, cpu_load_index
 from elastic_tfjob.scheduling.steps.declared_size import FixedSize
 
 __all__ = ["Class", "Migrate", "SpeconParameters", "SpeconSettings", "Weights", "classify", "take_back"]
@@ -27,16 +28,15 @@ __all__ = ["Class", "Migrate", "SpeconParameters", "SpeconSettings", "Weights", 
 Class = Literal["progressing", "watched", "converged"]
 
 WATCHED: Final = "watched"
-"""In a job's memory: how many readings there were when it was watched first."""
+"""Name in a job's memory: the number of readings at the first slow one."""
 CONVERGED: Final = "converged"
-"""In a job's memory, 1: the reading after that was slow, too."""
+"""Name in a job's memory; 1: the next reading was slow, too."""
 
 
 def classify(round_: Round, job: Job, alpha: float) -> Class:
-    """The class of a job, after what its loss says now: a slow reading has a progressing job watched, and the next one
-    in a row has it converged; one that is not slow has it progressing again. Only what changes is remembered. A job
-    whose loss is not known, or is no number now, is progressing.
-    """
+    """The class of a job by its present loss. After a slow reading a progressing job is watched, and after a second one
+    in a row it is converged; a reading that is not slow makes it progressing again. Only changes are stored. A job
+    whose loss is unknown or not finite is progressing."""
     memory, growth = round_.memory(job), job.loss
     part = growth.of_peak if growth.state == "finite" else None
     if part is None or part >= alpha:
@@ -55,14 +55,13 @@ def classify(round_: Round, job: Job, alpha: float) -> Class:
     return "converged"
 
 
-# -- SpeCon's speculative migration, as published ----------------------------------------------------------------------
-# Converging jobs make room for those whose loss falls fast.
+# -- SpeCon's speculative migration, as published: converged jobs make room for progressing ones -----------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Of the node with the most jobs that has both, the slowest of the converged goes to the node with the fewest
-    progressing ones, if that has fewer jobs. One move each `period_s`, and one of each job."""
+    """From the node with the most jobs that has converged and progressing ones, the slowest converged job moves to the
+    node with the fewest progressing jobs, if that has fewer jobs. At most one move per `period_s`, and one per job."""
 
     alpha: float
     period_s: float
@@ -71,7 +70,7 @@ class Migrate:
         running = round_.running_in_order()
         classes = {job.key: classify(round_, job, self.alpha) for job in running}
         for key, target in round_.changes.items():
-            # Of one that goes on after a stop it is known what its loss said: the next plan would remember it.
+            # A resumed job has an earlier loss: its class is stored now, as the next plan would.
             if target.nodes and key not in classes:
                 classify(round_, round_.job(key), self.alpha)
         last = max((job.since_s for job in running if job.migrations), default=-inf)
@@ -108,7 +107,7 @@ class Migrate:
 
 
 def _move(round_: Round, job: Job, source: str, target: str) -> bool:
-    """All replicas of the job that are on the node."""
+    """Move all replicas of the job that are on node `source`."""
     reason = Reason("converged", {"source": source, "target": target})
     there = [(t, k) for t, names in job.placement.items() for k, name in enumerate(names) if name == source]
     moved = [round_.move(job, role, target, reason) for role in there]
@@ -119,7 +118,7 @@ def _move(round_: Round, job: Job, source: str, target: str) -> bool:
 
 
 class SpeconSettings(ProfileParameters):
-    """What may be set; see SpeconParameters."""
+    """The parameters; see SpeconParameters."""
 
     place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
@@ -136,7 +135,10 @@ class SpeconSettings(ProfileParameters):
         0.2, ge=0, le=1, description="part of an equal share of a crowded node's CPU that each job keeps"
     )
     ahead: float = Field(
-        0.75, gt=0, lt=1, description="part of the rest that the first job gets; the next gets it of what is left"
+        0.75,
+        gt=0,
+        lt=1,
+        description="part of the spare CPU that the first job gets; the next job gets the same part of what remains",
     )
     critical: float = Field(
         1.3,
@@ -150,7 +152,7 @@ class SpeconSettings(ProfileParameters):
 
 KEEP = 0.1
 """One job goes before another that holds more CPU only where it ends earlier by this part of what they need; CPU that
-would change by no more than this part stays. So what is measured anew all the time does not change what pods hold."""
+would change by no more than this part stays. So new measurements alone do not change what pods hold."""
 GUEST = 0.5
 """Part of an equal share for a job that has only its chief or PS on a node: they use less than a worker does."""
 STEP_M = 10
@@ -158,8 +160,8 @@ STEP_M = 10
 
 
 def take_back(round_: Round) -> None:
-    """CPU beyond requests counts as free: it was only lent."""
-    load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+    """Count CPU beyond requests as free: it was only lent."""
+    load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
     for key in load.lent():
         job = round_.job(key)
         if job.phase == "running" and round_.cpu(job):
@@ -167,19 +169,20 @@ def take_back(round_: Round) -> None:
 
 
 class Weights:
-    """Gives each job on a crowded node a floor, and the rest in order: most to the first, less to the next.
+    """On a crowded node each job gets a floor, and then CPU in order: most for the first job, less for the next.
 
-    The order is that of the ends under equal shares: who came first, and has least left. A job that moved here counts
-    from then on, as if the node were as full as nodes are in the mean, so that those that were here lose little. Jobs
-    that need as long alone as the cluster does for all are critical and go before the others. Before all go jobs that
-    have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is idle.
+    The order is that of the ends under equal shares: earlier arrival and less remaining work come first. A job that
+    moved here counts from then on, as if the node were as full as the average node, so that jobs that were here lose
+    little. Critical jobs, which alone need as long as the cluster does for all jobs, go before the others. First of all
+    come jobs that have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is
+    idle.
     """
 
     def __init__(self, settings: SpeconSettings) -> None:
         self.settings = settings
 
     def __call__(self, round_: Round) -> None:
-        load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+        load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
         crowded = load.crowded()
         if not crowded:
             return
@@ -234,9 +237,9 @@ class Weights:
         *,
         keeps: bool,
     ) -> None:
-        """Share what is free of the node among the jobs there, in order; `guests` among them get GUEST of an equal
-        share. Within a job by what its replicas use, so that what the first gets is not the weight of a chief or
-        PS that has little to do. `keeps`: they keep what they have, if it is still there."""
+        """Share what is free of the node among its jobs, in order; `guests` get GUEST of an equal share. Within a job
+        CPU goes by what replicas use, so that it does not end up as the weight of a mostly idle chief or PS. `keeps`:
+        jobs keep what they have, if it is still there."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
@@ -249,15 +252,15 @@ class Weights:
         least = settings.floor * equal
         requests = [sum(request for _, _, request in replicas) for _, replicas in there]
         floors = [max(0, _rounded(least - request)) for request in requests]
-        rest = free - sum(floors)
-        if rest <= 0:
+        spare_cpu_m = free - sum(floors)
+        if spare_cpu_m <= 0:
             return
         taken = 0
         now = [[_holds(load.job, type_, k, own) - own for type_, k, own in replicas] for load, replicas in there]
         keeps = keeps and sum(map(sum, now)) <= free
         for (load, replicas), request, floor, before in zip(there, requests, floors, now, strict=True):
             job = load.job
-            part = rest * settings.ahead
+            part = spare_cpu_m * settings.ahead
             if job.spec.key in guests:
                 part = min(part, max(0.0, GUEST * equal - request - floor))
             more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
@@ -265,9 +268,9 @@ class Weights:
                 abs(a - b) <= KEEP * (sum(before) + request)
                 for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
             )
-            if keeps or (near and floor <= sum(before) <= floor + rest):
+            if keeps or (near and floor <= sum(before) <= floor + spare_cpu_m):
                 more = before
-            rest -= sum(more) - floor
+            spare_cpu_m -= sum(more) - floor
             taken += sum(more)
             types = held.setdefault(job.spec.key, {})
             for (type_, k, own), lent in zip(replicas, more, strict=True):
@@ -278,7 +281,7 @@ class Weights:
 
 
 def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
-    """Type, index and requested millicores of a job's replicas on a node that may hold other CPU."""
+    """Type, index and requested millicores of a job's replicas on a node; empty where its CPU may not change."""
     if not job.spec.resizable or job.spec.fixed_cpu or job.phase != "running":
         return []
     return [
@@ -296,8 +299,8 @@ def _holds(job: Job, type_: str, k: int, request: int) -> int:
 
 
 def _split(millicores: int, uses: list[int]) -> list[int]:
-    """Millicores by what replicas use, in multiples of STEP_M; evenly where that is not known, and what is left by
-    rounding to the one that uses most."""
+    """Distribute millicores by the CPU that replicas use, in multiples of STEP_M; evenly where that is unknown. The
+    remainder goes to the replica that uses most."""
     total = sum(uses)
     parts = [_rounded(millicores * use / total if total else millicores / len(uses)) for use in uses]
     parts[uses.index(max(uses))] += millicores - sum(parts)
@@ -311,8 +314,8 @@ def _rounded(millicores: float) -> int:
 def _in_order(
     keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_m: Mapping[str, int]
 ) -> list[str]:
-    """By the end under equal shares. Two keep the order that they have by the CPU they hold (`lent_m`), unless the
-    other way round is better by a part of what they need."""
+    """Sort by the end under equal shares. Two jobs keep their order by held CPU (`lent_m`), unless the opposite order
+    is better by a part of what they need."""
     ordered: list[str] = []
     for key in sorted(keys, key=lambda key: (-lent_m[key], ends[key], key)):
         k = len(ordered)
@@ -323,17 +326,17 @@ def _in_order(
 
 
 def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_m: Mapping[str, int]) -> float:
-    """Seconds by which a job has to end earlier to go before the other, who holds more."""
+    """Seconds by which a job must end earlier to go before another one that holds more."""
     return KEEP * max(needs_s[key], needs_s[other]) if lent_m[other] > lent_m[key] else 0.0
 
 
 def _works_elsewhere(load: JobLoad, name: str) -> bool:
-    """Whether none of the replicas that use most is on this node."""
+    """Whether none of the job's busiest replicas is on this node."""
     return bool(load.heaviest) and name not in load.job.placement[load.heaviest]
 
 
 def _stays(round_: Round, job: Job) -> bool:
-    """Whether it is where it was: one that this round moves gets what it requests until it is there."""
+    """Whether the job is not moved in this round: a moved job gets the CPU that it requests until it is there."""
     return round_.placement(job) == job.placement
 
 

@@ -1,4 +1,4 @@
-"""Tetris: packing and shortness in one score."""
+"""Tetris: the job with the best score of packing and shortness gets the next replicas."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Tetris:
     minimum, a running one's a worker and a PS. Nothing is taken from a running job: Tetris does not preempt.
     (DL2's simulator has shortness the other way round: it prefers the job with more left.)
 
-    Units of one demand are aligned alike, so of each only the job with the least work left can be next: with the
-    order by remaining time that is the first of its shape.
+    Units with the same demand have the same alignment, so only the one with the least remaining work can be next. With
+    the order by remaining time that is the first one of each placement key.
     """
 
     shortness_weight: float = 1.0
@@ -50,7 +50,7 @@ class Tetris:
             units = queues[best]
             job, following = units.head, units.following
             given = units.demand.within(free) and self._give(round_, job, following)
-            # Where a job finds no nodes to start on, none of its shape does; beside what it holds, another may.
+            # If a job finds no nodes to start on, no other one with its placement key does; a running job may.
             if not (given or round_.placement(job)) or not units.advance():
                 del queues[best]
             if given and job.spec.elastic and round_.rules.cooldown_s == 0:
@@ -63,29 +63,29 @@ class Tetris:
                         queues[kind] = Units(*bundle, iter((job,)))
 
     def _starts(self, round_: Round) -> dict[Hashable, "Units"]:
-        """Waiting jobs, by shape."""
+        """Waiting jobs by placement key."""
         queues: dict[Hashable, Units] = {}
-        for shape, entries in sorted(round_.waiting_queue.lists.items(), key=lambda each: each[1][0]):
+        for placement_key, entries in sorted(round_.waiting_queue.lists.items(), key=lambda each: each[1][0]):
             first = round_.job(entries[0][4])
             least = first.spec.minimum
             if (demand := first.spec.demand(least)).within(round_.room.free_total):
-                jobs = (job for e in entries if not round_.cools(job := round_.job(e[4])))
-                queues[shape] = Units(least, demand, jobs)
+                jobs = (job for e in entries if not round_.in_cooldown(job := round_.job(e[4])))
+                queues[placement_key] = Units(least, demand, jobs)
             else:
                 round_.refuse(first, lacks(first, round_))
         rules = round_.rules
         terms = Terms(rules.stop_cooldown_s, rules.cooldown_s)
         for job in open_jobs(round_, OpenJobs, terms, unsized).later.values():
-            if not job.placement and job.spec.shape in queues:
+            if not job.placement and job.spec.placement_key in queues:
                 round_.refuse(job, BEHIND)
-        return {shape: units for shape, units in queues.items() if units}
+        return {key: units for key, units in queues.items() if units}
 
     def _growth(self, round_: Round) -> dict[Hashable, "Units"]:
-        """Running jobs, by size and what they are made of; those first whose last job comes last."""
+        """Running jobs by the kind of their next bundle; kinds whose last job comes last go first."""
         order = round_.rules.order
-        view = round_.snapshot.view(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
+        growing = round_.snapshot.index(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
         groups: list[tuple[Entry, Hashable, Units]] = []
-        for kind, entries in view.at(round_.now).lists.items():
+        for kind, entries in growing.at(round_.now).lists.items():
             first = round_.job(entries[0][4])
             bundle = next_bundle(first.spec.groups, tuple(first.counts.items()))
             if bundle is None or not bundle[1].within(round_.room.free_total):
@@ -103,8 +103,7 @@ class Tetris:
 
 
 class Units:
-    """Jobs that are next in turn for a unit of one kind: the size that they would reach, and what that adds to what
-    they hold."""
+    """The queue of jobs for one kind of unit: the size that they reach with it, and the resources that it adds."""
 
     def __init__(self, following: Counts, demand: Resources, jobs: Iterator[Job]) -> None:
         self.following = following
@@ -126,7 +125,7 @@ class Units:
         self._head = job
 
     def advance(self) -> bool:
-        """On to the next one, if there is any."""
+        """Go to the next job; False where there is none."""
         self._head = self._later.pop() if self._later else next(self._jobs, None)
         return self._head is not None
 
@@ -145,7 +144,7 @@ class Growing(JobQueue):
 
 
 def growth_kind(spec: JobSpec, counts: Counts) -> PlacementKey:
-    """What jobs have in common whose next bundle is the same, and may go to the same nodes."""
+    """Equal for jobs whose next bundle is the same and may go to the same nodes."""
     return PlacementKey(spec.groups, tuple(counts.items()), spec.constraints)
 
 

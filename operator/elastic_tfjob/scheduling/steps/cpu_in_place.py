@@ -1,4 +1,7 @@
-"""CPU in place: what replicas hold beyond their requests, from the idle CPU of their nodes."""
+"""CPU in place: idle CPU of nodes, lent to replicas there beyond their requests.
+
+The steps of one round share a CpuInPlace. They run in this order: `count_as_free`, `keep_for_leaving`,
+`give_back_used`, `raise_busy`, `boot`, `give_back_idle`, `grant`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ __all__ = [
     "adjustable",
     "adjusts",
     "boot",
-    "busy_view",
+    "busy_index",
     "count_as_free",
     "give_back_idle",
     "give_back_used",
@@ -30,11 +33,8 @@ __all__ = [
 ]
 
 
-# -- CPU beyond what replicas request: idle CPU of their nodes, lent in place ------------------------------------------
-
-
 class Claim(NamedTuple):
-    """One replica that could use up to `want` millicores where it is."""
+    """A replica that can use up to `want` millicores on its node."""
 
     job: Job
     type: str
@@ -42,145 +42,11 @@ class Claim(NamedTuple):
     want: int
 
 
-class Grants:
-    """What replicas hold beyond their requests while a round decides; takes it from the Round's FreeCapacity at once.
-
-    CPU goes where it gains most: from equal use, the replica with the least CPU gains most from the next millicore,
-    so the lowest of a node are raised together, as water fills a vessel.
-    """
-
-    def __init__(self, round_: Round) -> None:
-        self._round = round_
-        self._extra: dict[tuple[str, str, int], int] = {}
-        self.jobs: dict[str, Job] = {}
-
-    def held(self, job: Job, type_: str, index: int) -> int:
-        group = job.spec.group(type_)
-        assert group is not None
-        return group.request.cpu + self._extra.get((job.key, type_, index), 0)
-
-    def water_fill(self, claims: Iterable[Claim], least: float = 0.0) -> None:
-        """Fill the claims from what is idle on their nodes, where that is at least this part of the node's CPU."""
-        room, per_node = self._round.room, dict[int, list[Claim]]()
-        job, placement = None, UNPLACED
-        for claim in claims:
-            if claim.job is not job:  # those of a job come together
-                job, placement = claim.job, self._round.placement(claim.job)
-            names = placement.get(claim.type, ())
-            at = room.index.get(names[claim.replica]) if claim.replica < len(names) else None
-            if at is not None and room.cpu[at] > 0:
-                per_node.setdefault(at, []).append(claim)
-        for at, there in per_node.items():
-            if room.cpu[at] < least * room.usable[at].cpu:
-                continue
-            held = [self.held(c.job, c.type, c.replica) for c in there]
-            level = water_fill(room.cpu[at], held, [c.want for c in there])
-            room.take_cpu(at, sum(level) - sum(held))
-            for claim, before, after in zip(there, held, level, strict=True):
-                if after > before:
-                    key = (claim.job.key, claim.type, claim.replica)
-                    self._extra[key] = self._extra.get(key, 0) + after - before
-                    self.jobs[claim.job.key] = claim.job
-
-    def withdraw(self, job: Job) -> None:
-        """Take back all that is lent to a job whose first replicas stay where they are."""
-        if self.jobs.pop(job.key, None) is None:
-            return
-        placement, room = self._round.placement(job), self._round.room
-        for type_, names in placement.items():
-            for k, name in enumerate(names):
-                extra = self._extra.pop((job.key, type_, k), 0)
-                if extra:
-                    room.take_cpu(room.index[name], -extra)
-
-    def cpu(self, job: Job) -> Cpu:
-        """What the job's replicas hold, for the types where any has more than it requests."""
-        result = {}
-        for type_, names in self._round.placement(job).items():
-            each = tuple(self.held(job, type_, k) for k in range(len(names)))
-            if any((job.key, type_, k) in self._extra for k in range(len(names))):
-                result[type_] = each
-        return result
-
-
-def water_fill(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
-    """What each holds after `idle` is poured over them: the lowest first, none above its want, none below before."""
-    if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
-        return [max(h, w) for h, w in zip(held, want, strict=True)]
-    low, high = 0, max(want)
-    while high - low > 1:  # the highest level that what is idle reaches
-        level = (low + high) // 2
-        poured = sum(max(0, min(w, level) - h) for h, w in zip(held, want, strict=True))
-        low, high = (level, high) if poured <= idle else (low, level)
-    return [max(h, min(w, low)) for h, w in zip(held, want, strict=True)]
-
-
-# -- Which jobs are bound by the CPU of their replicas -----------------------------------------------------------------
-
-Use = Mapping[str, float]
-"""How busy replica types are: the part of their CPU that they use."""
-
-
-class BusyJobs:
-    """A view of the running jobs that are bound by the CPU of their replicas, with how busy each type is.
-
-    They are where types together use nearly all their CPU (types that work in turns share the time), or nearly all
-    they requested: CPU that was lent or is shared on top may be more than the program can use.
-    """
-
-    def __init__(self, busy: float, jobs: Iterable[Job]) -> None:
-        self.busy = busy
-        self.uses: dict[str, Use] = {}
-        self.silent: dict[str, None] = {}
-        """Those that hold something but have yet to make a step."""
-        for job in jobs:
-            self.change(None, job, 0.0)
-
-    def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None:
-            self.uses.pop(before.spec.key, None)
-            self.silent.pop(before.spec.key, None)
-        if after is None or not after.placement:
-            return
-        if after.steps_per_s <= 0:
-            total = after.spec.total_steps
-            if total is None or after.steps < total:  # one whose steps are done only has to end
-                self.silent[after.spec.key] = None
-            return
-        use = _of_trainers(after, use_in_turn(after))
-        if sum(use.values()) < self.busy:
-            use = _of_requested(after)
-            # Types that share their CPU do not hold each other up: one alone has to use all that a replica is made for.
-            if (max(use.values(), default=0.0) if after.cpu_shared else sum(use.values())) < self.busy:
-                return
-        self.uses[after.spec.key] = use
-
-    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        return True
-
-
-def _of_trainers(job: Job, use: Use) -> dict[str, float]:
-    return {type_: u for type_, u in use.items() if type_ != EVALUATOR and job.placement.get(type_)}
-
-
-def _of_requested(job: Job) -> dict[str, float]:
-    use = _of_trainers(job, job.cpu_use)
-    for type_, u in use.items():
-        requested = job.spec.requested_cpu(type_) * len(job.placement[type_])
-        use[type_] = min(1.0, u * job.held_cpu(type_) / requested) if requested else u
-    return use
-
-
-def busy_view(busy: float) -> Callable[[Snapshot], BusyJobs]:
-    """`busy`: CPU used / held from which on replicas lack CPU."""
-    return lambda snapshot: BusyJobs(busy, snapshot.jobs.values())
-
-
 @dataclass(frozen=True, slots=True)
 class CpuRule:
-    """`busy`: CPU used / held from which on replicas lack CPU; `idle`: below which they leave CPU idle. `cpu_growth`:
-    most that a replica's CPU is raised at once, times what it holds. `min_idle`: the part of a node's CPU from which on
-    what is idle is lent."""
+    """`busy`: CPU used / held from which replicas lack CPU; `idle`: below which they leave CPU idle. `cpu_growth`: the
+    most that a replica's CPU is raised at once, times what it holds. `min_idle`: idle CPU is lent from this part of a
+    node's CPU on."""
 
     busy: float = 0.8
     idle: float = 0.3
@@ -190,24 +56,23 @@ class CpuRule:
 
 class CpuInPlace:
     """What the steps of one round share. `lent`: running jobs that held more CPU than they request when the round
-    began. `short`: busy jobs that got less CPU than they could use. `ranked`: keys of jobs that hold CPU by another
-    rule, which are given none here.
-    """
+    began. `short`: busy jobs that got less CPU than they can use. `ranked`: keys of jobs that get their CPU by another
+    rule, and none here."""
 
     def __init__(self, round_: Round, rule: CpuRule) -> None:
         self.round = round_
         self.rule = rule
         self.grants = Grants(round_)
         snapshot = round_.snapshot
-        seen = snapshot.view(("busy", rule.busy), busy_view(rule.busy))
+        seen = snapshot.index(("busy", rule.busy), busy_index(rule.busy))
         self.busy, self.silent = seen.uses, seen.silent
-        jobs = map(round_.job, snapshot.view("repair candidates", repair_candidates).lent)
+        jobs = map(round_.job, snapshot.index("repair candidates", repair_candidates).lent)
         self.lent = [job for job in jobs if job.phase == "running" and round_.placement(job)]
         self.short: list[Job] = []
         self.ranked: set[str] = set()
 
     def resized(self) -> list[Job]:
-        """Jobs that this round starts, or gives another size."""
+        """Jobs that this round starts or resizes."""
         jobs = self.round.snapshot.jobs
         return [
             job
@@ -217,7 +82,7 @@ class CpuInPlace:
 
 
 def count_as_free(lending: CpuInPlace) -> None:
-    """CPU beyond requests counts as free: it was only lent."""
+    """Count CPU beyond requests as free: it was only lent."""
     round_ = lending.round
     for job in lending.lent:
         if round_.cpu(job):
@@ -225,8 +90,8 @@ def count_as_free(lending: CpuInPlace) -> None:
 
 
 def keep_for_leaving(lending: CpuInPlace) -> None:
-    """Replicas that leave hold what they request until those that come run as the new size: it is lent to nobody
-    before. Where none come nobody needs the room: who stays gets more CPU only when that size runs."""
+    """Leaving replicas hold the CPU that they request until new ones run, so that CPU is not lent yet. Without new
+    replicas it need not be kept: those that stay get more CPU only once the new size runs."""
     round_ = lending.round
     room = round_.room
     for job in lending.resized():
@@ -241,12 +106,12 @@ def keep_for_leaving(lending: CpuInPlace) -> None:
 
 
 def give_back_used(lending: CpuInPlace) -> None:
-    """Replicas get back the CPU they had, less what they leave idle."""
+    """Give replicas the CPU that they had, without what they leave idle."""
     lending.grants.water_fill(claim for job in lending.lent for claim in _had(lending, job, trim=True))
 
 
 def raise_busy(lending: CpuInPlace) -> None:
-    """Replicas that use all they have get more."""
+    """Give more CPU to replicas that use all of theirs."""
     round_, grants = lending.round, lending.grants
     claims = {job.key: list(_wants_more(lending, job)) for job in adjustable(lending)}
     grants.water_fill((claim for each in claims.values() for claim in each), lending.rule.min_idle)
@@ -258,7 +123,7 @@ def raise_busy(lending: CpuInPlace) -> None:
 
 
 def boot(lending: CpuInPlace) -> None:
-    """What starts gets idle CPU of its nodes: what the next size needs is CPU to start with, in every replica alike."""
+    """Give idle CPU of their nodes to replicas that start, equally: starting a program is limited by CPU."""
     resized = lending.resized()
     for job in resized:
         lending.grants.withdraw(job)
@@ -266,37 +131,37 @@ def boot(lending: CpuInPlace) -> None:
 
 
 def give_back_idle(lending: CpuInPlace) -> None:
-    """What is still idle goes back to where it was."""
+    """Give CPU that is still idle to the replicas that had it."""
     lending.grants.water_fill(claim for job in lending.lent for claim in _had(lending, job, trim=False))
 
 
 def grant(lending: CpuInPlace) -> None:
-    """All that was lent becomes part of the plan."""
+    """Write all lent CPU into the plan."""
     for job in {job.key: job for job in (*lending.lent, *lending.grants.jobs.values())}.values():
         cpu = lending.grants.cpu(job)
         lending.round.grant(job, cpu, _reason(lending, job, cpu))
 
 
 def millicores(amount: float) -> int:
-    """In whole ones; none where the amount is no number that CPU can be."""
+    """Whole millicores; 0 where the amount is not finite."""
     return int(amount) if isfinite(amount) else 0
 
 
 def adjusts(lending: CpuInPlace, job: Job) -> bool:
-    """Whether the CPU of its replicas may change, and this round has not touched it."""
+    """Whether the CPU of the job's replicas may change, and this round has not changed the job."""
     stays = lending.round.placement(job) == job.placement
     return job.phase == "running" and job.spec.resizable and stays and job.key not in lending.ranked
 
 
 def adjustable(lending: CpuInPlace) -> Iterator[Job]:
-    """Jobs bound by the CPU of their replicas that this round has not touched."""
+    """Busy jobs that this round has not changed."""
     return (job for key in lending.busy if adjusts(lending, job := lending.round.job(key)))
 
 
 def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
-    """The CPU it held, where its replicas stay; with `trim` less what they leave idle."""
+    """The CPU that the job's replicas held, where they stay; with `trim` without what they leave idle."""
     rule, placement = lending.rule, lending.round.placement(job)
-    # What one type of a job that shares its CPU leaves idle, the others use.
+    # Where a job shares its CPU, one type uses what another leaves idle.
     shared = sum(use_in_turn(job).values()) if job.cpu_shared and job.cpu_use else None
     for type_, each in job.cpu.items():
         group, use = job.spec.group(type_), job.cpu_use.get(type_) if shared is None else shared
@@ -313,8 +178,9 @@ def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
 
 
 def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
-    """Types at their limit may use several times what they hold. Where none is, types take turns: then a step is
-    shortest where each has CPU by the root of its work, and the busiest may use several times its request."""
+    """Types at their limit may use several times what they hold. If no type is, types take turns; then a step is
+    shortest where the CPU of each type is proportional to the square root of its work, and the busiest type may use
+    several times its request."""
     rule = lending.rule
     if job.spec.fixed_cpu:
         return
@@ -327,7 +193,7 @@ def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
         return
     replicas = {type_: n for type_, n in job.counts.items() if n and type_ in job.cpu_use}
     work = {type_: job.cpu_use[type_] * job.held_cpu(type_) / n for type_, n in replicas.items()}
-    most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work, and want none
+    most = max(work.values(), default=0.0) or 1.0  # replicas without CPU of their own have no work
     for type_, n in replicas.items():
         part = work[type_] / most
         root = sqrt(part) if part > 0 else 0.0
@@ -359,3 +225,140 @@ def _reason(lending: CpuInPlace, job: Job, cpu: Cpu) -> Reason:
         if before != after:
             had[type_], has[type_] = before, after
     return Reason("cpu", {"had": had, "has": has, "use": {t: use for t, use in job.cpu_use.items() if t in has}})
+
+
+# -- Grants: what replicas hold beyond their requests while a round decides --------------------------------------------
+
+
+class Grants:
+    """What replicas hold beyond their requests while a round decides. It is taken from the Round's FreeCapacity at
+    once.
+
+    CPU goes where it gains most. At equal use the replica with the least CPU gains most from the next millicore, so the
+    lowest replicas of a node are raised together (water filling).
+    """
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        self._extra: dict[tuple[str, str, int], int] = {}
+        self.jobs: dict[str, Job] = {}
+
+    def held(self, job: Job, type_: str, index: int) -> int:
+        group = job.spec.group(type_)
+        assert group is not None
+        return group.request.cpu + self._extra.get((job.key, type_, index), 0)
+
+    def water_fill(self, claims: Iterable[Claim], least: float = 0.0) -> None:
+        """Fill the claims from idle CPU of their nodes, where at least the part `least` of the node's CPU is idle."""
+        room, per_node = self._round.room, dict[int, list[Claim]]()
+        job, placement = None, UNPLACED
+        for claim in claims:
+            if claim.job is not job:  # claims of one job are adjacent
+                job, placement = claim.job, self._round.placement(claim.job)
+            names = placement.get(claim.type, ())
+            at = room.index.get(names[claim.replica]) if claim.replica < len(names) else None
+            if at is not None and room.cpu[at] > 0:
+                per_node.setdefault(at, []).append(claim)
+        for at, there in per_node.items():
+            if room.cpu[at] < least * room.usable[at].cpu:
+                continue
+            held = [self.held(c.job, c.type, c.replica) for c in there]
+            level = water_fill(room.cpu[at], held, [c.want for c in there])
+            room.take_cpu(at, sum(level) - sum(held))
+            for claim, before, after in zip(there, held, level, strict=True):
+                if after > before:
+                    key = (claim.job.key, claim.type, claim.replica)
+                    self._extra[key] = self._extra.get(key, 0) + after - before
+                    self.jobs[claim.job.key] = claim.job
+
+    def withdraw(self, job: Job) -> None:
+        """Take back all CPU that is lent to a job whose first replicas stay where they are."""
+        if self.jobs.pop(job.key, None) is None:
+            return
+        placement, room = self._round.placement(job), self._round.room
+        for type_, names in placement.items():
+            for k, name in enumerate(names):
+                extra = self._extra.pop((job.key, type_, k), 0)
+                if extra:
+                    room.take_cpu(room.index[name], -extra)
+
+    def cpu(self, job: Job) -> Cpu:
+        """The CPU of the job's replicas, for types of which any has more than it requests."""
+        result = {}
+        for type_, names in self._round.placement(job).items():
+            each = tuple(self.held(job, type_, k) for k in range(len(names)))
+            if any((job.key, type_, k) in self._extra for k in range(len(names))):
+                result[type_] = each
+        return result
+
+
+def water_fill(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
+    """What each holds after `idle` is distributed: the lowest first, none above its want, none less than before."""
+    if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
+        return [max(h, w) for h, w in zip(held, want, strict=True)]
+    low, high = 0, max(want)
+    while high - low > 1:  # the highest level for which `idle` suffices
+        level = (low + high) // 2
+        poured = sum(max(0, min(w, level) - h) for h, w in zip(held, want, strict=True))
+        low, high = (level, high) if poured <= idle else (low, level)
+    return [max(h, min(w, low)) for h, w in zip(held, want, strict=True)]
+
+
+# -- Busy jobs: those that are limited by the CPU of their replicas ----------------------------------------------------
+
+Use = Mapping[str, float]
+"""By replica type, CPU used / held."""
+
+
+class BusyJobs:
+    """An index of the running jobs that are limited by the CPU of their replicas, with the use of each type.
+
+    A job is limited if its types together use nearly all their CPU (types that take turns share the time), or nearly
+    all that they requested: lent or shared CPU may be more than the program can use."""
+
+    def __init__(self, busy: float, jobs: Iterable[Job]) -> None:
+        self.busy = busy
+        self.uses: dict[str, Use] = {}
+        self.silent: dict[str, None] = {}
+        """Running jobs before their first step."""
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None:
+            self.uses.pop(before.spec.key, None)
+            self.silent.pop(before.spec.key, None)
+        if after is None or not after.placement:
+            return
+        if after.steps_per_s <= 0:
+            total = after.spec.total_steps
+            if total is None or after.steps < total:  # a job whose steps are done only has to end
+                self.silent[after.spec.key] = None
+            return
+        use = _of_trainers(after, use_in_turn(after))
+        if sum(use.values()) < self.busy:
+            use = _of_requested(after)
+            # Types that share CPU do not limit each other, so one type alone has to use all that it requested.
+            if (max(use.values(), default=0.0) if after.cpu_shared else sum(use.values())) < self.busy:
+                return
+        self.uses[after.spec.key] = use
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
+
+
+def _of_trainers(job: Job, use: Use) -> dict[str, float]:
+    return {type_: u for type_, u in use.items() if type_ != EVALUATOR and job.placement.get(type_)}
+
+
+def _of_requested(job: Job) -> dict[str, float]:
+    use = _of_trainers(job, job.cpu_use)
+    for type_, u in use.items():
+        requested = job.spec.requested_cpu(type_) * len(job.placement[type_])
+        use[type_] = min(1.0, u * job.held_cpu(type_) / requested) if requested else u
+    return use
+
+
+def busy_index(busy: float) -> Callable[[Snapshot], BusyJobs]:
+    """`busy`: CPU used / held from which replicas lack CPU."""
+    return lambda snapshot: BusyJobs(busy, snapshot.jobs.values())

@@ -1,4 +1,7 @@
-"""Who uses how much CPU of which node, and how much each job still needs: from what jobs use, not what they request."""
+"""Crowded nodes, and moves from them to idle CPU. Decided by the CPU that jobs use, not by what they request.
+
+CpuLoad knows the use per node and the CPU time that each job still needs; Balance moves replicas.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,27 +15,26 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import CHIEF, Job, Node, Snapshot
 
-__all__ = ["CROWDED", "Balance", "CpuLoad", "JobLoad", "cpu_load_view"]
+__all__ = ["CROWDED", "Balance", "CpuLoad", "JobLoad", "cpu_load_index"]
 
 CROWDED: Final = 0.85
-"""The part of a node's CPU from which on its jobs slow each other down. It is not 1, since they never get all: kubelet,
-exporters and what throttling leaves unused take a tenth."""
+"""The part of a node's CPU in use from which its jobs slow each other down. Below 1, since kubelet, exporters and
+throttling take about a tenth."""
 CALM: Final = 0.75
-"""The same for a node where CPU is lent already: it stays crowded until no more than that is used."""
+"""The same for a node where CPU is lent: it stays crowded until use falls to this part."""
 FULL: Final = 0.75
-"""A replica that uses less than this part of what it holds could not use more. All others use nine tenths at most, as
-nodes keep some for themselves."""
+"""A replica that uses less than this part of its CPU could not use more. Others use nine tenths at most, since nodes
+keep some CPU for themselves."""
 LEAST_LEFT_S: Final = 1.0
-"""CPU seconds: a job that is about to end counts as if it had this left."""
+"""The least CPU seconds that a job is assumed to have left."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLoad:
-    """`replica_m`: millicores that one replica uses, by type; empty where that is not known. `nodes`: millicores that
-    it uses by node. `step_cpu_s`: CPU seconds of a step, 0 where that is not known. `heaviest`: the type whose replicas
-    use most; what others leave, as a PS that waits for workers does, says nothing of what a job could use. `spare`:
-    whether those use clearly less than they hold, and so all that they can. `lent`: millicores that
-    its replicas hold beyond what they request, by node."""
+    """`replica_m`: millicores that one replica uses, by type; empty: unknown. `nodes`: millicores that the job uses, by
+    node. `step_cpu_s`: CPU seconds per step; 0: unknown. `heaviest`: the type whose replicas use most; other types may
+    only wait for it, so their use says nothing about what the job could use. `spare`: whether those replicas use
+    clearly less than they hold, so they could not use more. `lent`: millicores beyond the requests, by node."""
 
     job: Job
     replica_m: Mapping[str, int]
@@ -49,12 +51,12 @@ class JobLoad:
 
     @property
     def largest(self) -> float:
-        """The part of its work that one of its heaviest replicas does: these hold it up where nobody else does."""
+        """The part of the job's work that one of its heaviest replicas does."""
         return self.replica_m[self.heaviest] / self.used_m if self.used_m else 1.0
 
     def left_cpu_s(self, now: float) -> float | None:
-        """CPU seconds that it needs to its end. One of unknown length is expected to run as long again as it has run.
-        None: nothing is known."""
+        """CPU seconds until the end of the job. A job of unknown length is expected to run as long again as it has run.
+        None: unknown."""
         job, total = self.job, self.job.spec.total_steps
         if total is not None and self.step_cpu_s > 0:
             return max(LEAST_LEFT_S, (total - job.steps_at(now)) * self.step_cpu_s)
@@ -65,11 +67,11 @@ class JobLoad:
 
 
 class CpuLoad:
-    """A view of the running jobs by the CPU that they use.
+    """An index of the running jobs by the CPU that they use.
 
-    A node is crowded where its jobs together use nearly all that others leave of it: then weights and moves matter.
-    Jobs that share what they hold use all of it by design, and no more: where all do, nobody is slowed down by another.
-    A node's use is not known where one of its jobs has yet to say what it uses.
+    A node is crowded where its jobs together use nearly all CPU that other pods leave: then weights and moves matter.
+    Jobs that share their CPU use all of it by design, and no more; a node with only such jobs is not crowded. A node's
+    use is unknown while the use of one of its jobs is.
     """
 
     def __init__(self, jobs: Iterable[Job], nodes: Mapping[str, Node]) -> None:
@@ -145,15 +147,15 @@ class CpuLoad:
     # ---- looking
 
     def settled(self, name: str) -> bool:
-        """Whether all jobs of a node use what they use because of the weights that they have."""
+        """Whether the use of all jobs on a node results from their present weights."""
         return not self._unsettled.get(name)
 
     def known(self, name: str) -> bool:
-        """Whether all jobs of a node have said what they use."""
+        """Whether the CPU use of all jobs on a node is known."""
         return not self._silent.get(name)
 
     def idle_m(self, name: str) -> int:
-        """Millicores of a node that nobody uses."""
+        """Idle millicores of a node."""
         return max(0, self._usable.get(name, 0) - self._used.get(name, 0))
 
     def usable_m(self, name: str) -> int:
@@ -164,7 +166,7 @@ class CpuLoad:
         return sorted(self._holders)
 
     def crowded(self) -> list[str]:
-        """Nodes whose jobs slow each other down, by name; none of which the jobs use no CPU."""
+        """Crowded nodes by name; without nodes whose jobs use no CPU."""
         if self._crowded is None:
             many = (name for name, keys in self.there.items() if len(keys) > 1 and self._by_weight.get(name))
             self._crowded = sorted(name for name in many if self._full(name))
@@ -183,15 +185,14 @@ class CpuLoad:
         return sum(self._usable.values())
 
     def can_use_m(self) -> int:
-        """Millicores that a replica is expected to use where it may: as much as the one that uses most. Where all are
-        held back by others nobody has shown how much that is: a whole node."""
+        """Millicores that a replica is expected to use if it can: as much as the busiest one. Where all replicas are
+        limited by others, a whole node."""
         most = max(self._usable.values(), default=0)
         return min(max(self._replicas_m, default=0), most) if self._unhindered() else most
 
     def _unhindered(self) -> bool:
-        """Whether the heaviest replicas of some job use all that they can: they use less than they hold, or are on
-        nodes of which clearly not all is used; and its other replicas, for which they wait, are on such nodes or beside
-        them."""
+        """Whether the busiest replicas of some job use all that they can: they use less than they hold, or are on nodes
+        that are clearly not full; and its other replicas are on such nodes or beside them."""
         calm = {name for name in self.there if self._calm(name)}
         there = (self.jobs[key] for name in calm for key in self.there[name])
         if any(calm.issuperset(load.nodes) for load in there if load.heaviest):
@@ -200,12 +201,12 @@ class CpuLoad:
         return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
 
     def _calm(self, name: str) -> bool:
-        """Whether it is known that clearly not all of a node is used, by the weights that its jobs have."""
+        """Whether the use of a node is known, and clearly not all of it is in use at the present weights."""
         used, usable = self._used.get(name, 0), self._usable.get(name, 0)
         return self.known(name) and self.settled(name) and used <= CALM * usable
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
-        """CPU seconds that each job needs to its end; the mean of the others where nothing tells."""
+        """CPU seconds of remaining work per job; the mean of the other jobs where unknown."""
         if self._left is None or self._left[0] != now:
             told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
             known = [left for left in told.values() if left is not None]
@@ -214,7 +215,7 @@ class CpuLoad:
         return self._left[1]
 
 
-def cpu_load_view(snapshot: Snapshot) -> CpuLoad:
+def cpu_load_index(snapshot: Snapshot) -> CpuLoad:
     return CpuLoad(snapshot.jobs.values(), snapshot.nodes)
 
 
@@ -249,21 +250,21 @@ def _load(job: Job) -> JobLoad:
 # -- Moves from crowded nodes to idle CPU, where they pay --------------------------------------------------------------
 
 WORTHWHILE = 1.25
-"""A move that makes the replica faster by less than this is none."""
+"""The least speed-up of the replica by a move."""
 ALIKE = 1.1
-"""A job that has its node alone, and more left than this times what another one has, keeps it alone: it would lose."""
+"""A job that has its node alone, and this many times the remaining work of another one, keeps the node alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One replica at a time goes from a crowded node to the node with the most idle CPU, the job with the most left
-    first, if what it has left there is `times` what a move costs (`move_s`), and the move saves as much; and only if it
-    would end earlier there also when those that are there share that node evenly with it: what is idle may be so for a
-    moment, as while a job changes. A node that a single job fills takes one that has about as much left or more, if by
-    even shares the move saves that much: one job would hold a whole node, while three share the next.
+    """One replica at a time moves from a crowded node to the node with the most idle CPU; the job with the most
+    remaining work comes first. Its work there must take `times` what a move costs (`move_s`), and the move must save as
+    much. It must also end earlier if that node were shared evenly with the jobs there, since CPU may be idle only for a
+    moment. A node that a single job fills takes a job with about as much remaining work or more, if the move saves that
+    much by even shares: else one job would hold a whole node while three share the next.
 
-    A job is moved at most `moves` times. A node gets one replica a round, and the next only when it is known what that
-    uses. How much CPU a replica could use is not known: as much as the one that uses most does.
+    A job is moved at most `moves` times. A node gets one replica per round, and the next once the use of that is known.
+    How much CPU a replica could use is unknown: as much as the busiest one is assumed.
     """
 
     moves: int
@@ -273,7 +274,7 @@ class Balance:
     """The least part of a node's CPU that has to be idle there."""
 
     def __call__(self, round_: Round) -> None:
-        load: CpuLoad = round_.snapshot.view("cpu load", cpu_load_view)
+        load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
         crowded = load.crowded()
         if not crowded or not self.moves:
             return
@@ -326,8 +327,9 @@ class Balance:
     def _must_save_s(
         self, load: JobLoad, part_cpu_s: float, can_m: int, queue_s: float, beside_cpu_s: float | None
     ) -> float | None:
-        """Seconds that a move has to save by even shares; None: nothing speaks for it. `can_m`: idle millicores that it
-        could use there, 0 where too few are idle; `beside_cpu_s`: what the only job there has left, if it is one."""
+        """Seconds that a move must save by even shares; None: no reason for a move. `can_m`: idle millicores that it
+        could use there, 0 where too few are idle; `beside_cpu_s`: the remaining work of the only job there, if there is
+        just one."""
         uses_m = max(load.replica_m.values(), default=0)
         if uses_m * WORTHWHILE <= can_m and self._pays(part_cpu_s, can_m, queue_s):
             return self.move_s
@@ -336,7 +338,7 @@ class Balance:
         return None
 
     def _pays(self, part_cpu_s: float, can_m: int, queue_s: float) -> bool:
-        """Whether the replica ends earlier by the move, with a good margin."""
+        """Whether the replica ends clearly earlier after the move."""
         if not can_m:
             return False
         there_s = 1000 * part_cpu_s / can_m
@@ -352,8 +354,7 @@ def _has_one(load: CpuLoad, name: str) -> bool:
 
 
 def _there(load: JobLoad, name: str) -> list[tuple[str, int]]:
-    """A job's replicas on a node: the one that uses most first; a chief last, since all of a job stand still while it
-    moves."""
+    """A job's replicas on a node: the busiest first; a chief last, since all of the job waits while it moves."""
     found = [
         (type_ == CHIEF, -load.replica_m.get(type_, 0), type_, -k)
         for type_, names in load.job.placement.items()
@@ -364,7 +365,7 @@ def _there(load: JobLoad, name: str) -> list[tuple[str, int]]:
 
 
 def _work_cpu_s(load: CpuLoad, left: Mapping[str, float], name: str) -> dict[str, float]:
-    """CPU seconds that jobs have left to do on a node."""
+    """CPU seconds of remaining work per job on a node."""
     jobs = {key: load.jobs[key] for key in load.there.get(name, ())}
     return {
         key: left[key] * job.nodes.get(name, 0) / job.used_m if job.used_m else left[key] for key, job in jobs.items()
@@ -372,13 +373,13 @@ def _work_cpu_s(load: CpuLoad, left: Mapping[str, float], name: str) -> dict[str
 
 
 def _shared_s(load: CpuLoad, work: Mapping[str, float], key: str, part_cpu_s: float, name: str) -> float:
-    """Seconds until a job's replica is done with its part on a node that it shares evenly with the jobs there."""
+    """Seconds until a replica ends its work on a node that it shares evenly with the jobs there."""
     others = fsum(min(cpu_s, part_cpu_s) for other, cpu_s in work.items() if other != key)
     return _takes_s(load, part_cpu_s + others, name)
 
 
 def _part_cpu_s(load: JobLoad, left_cpu_s: float, name: str) -> float:
-    """What a job has left to do in the replica that would move away from a node."""
+    """CPU seconds of remaining work of the replica that would move away from a node."""
     type_, _ = _there(load, name)[0]
     return left_cpu_s * load.replica_m.get(type_, 0) / load.used_m if load.used_m else left_cpu_s
 

@@ -1,4 +1,4 @@
-"""Every job gets its declared size or waits."""
+"""Steps for jobs of a fixed size: each job gets its declared size, or waits."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,26 +11,13 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.open_jobs import Claims, Terms, claims_of, open_jobs, reachable_total, unsized
 
-# -- Why a job does not fit --------------------------------------------------------------------------------------------
-
-
-def lacks(job: Job, round_: Round) -> Reason:
-    """What is short for the job's declared size: a total, or room on single nodes."""
-    want, free = job.spec.declared_demand, reachable_total(round_)
-    short: dict[str, int] = {}
-    for name, needed, there in zip(Resources._fields, want, free, strict=True):
-        if needed > there:
-            short |= {name: needed, f"{name}_free": there}
-    return Reason("short", short) if short else Reason("no-nodes")
-
-
 END: Entry = (inf, (), inf, 0, "")
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """In order, as long as they fit. Head-of-line: the first that does not fit holds back all behind it;
-    with `backfill` those behind it start if they fit (without reservation: a wide job can starve).
+    """Start waiting jobs in order. The first that does not fit blocks all later jobs; with `backfill` later jobs start
+    if they fit (without a reservation for the blocked job, so a large job can starve).
     """
 
     backfill: bool = False
@@ -42,7 +29,7 @@ class FixedSize:
             if round_.start(job, job.spec.declared, Reason("fits")):
                 continue
             round_.refuse(job, lacks(job, round_))
-            if round_.cools(job):
+            if round_.in_cooldown(job):
                 continue
             if not self.backfill:
                 round_.held_back = Reason("waits-behind", {"job": job.key})
@@ -52,11 +39,10 @@ class FixedSize:
 
 @dataclass(frozen=True, slots=True)
 class Preemptive:
-    """The first jobs in order that fit the totals of the nodes where jobs may run do so; a running job that is not
-    among them is preempted, unless it cannot be stopped (yet): then it is no part of this, nor is a waiting one that
-    may not be resumed yet.
+    """The first jobs in order that fit the totals of all nodes run; other running jobs are preempted. A job that cannot
+    be stopped (yet) is ignored, and so is a waiting one that may not be resumed yet.
 
-    Jobs that run stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
+    Running jobs stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
     Lucid's and Tiresias' simulators.
     """
 
@@ -66,7 +52,7 @@ class Preemptive:
         jobs = round_.snapshot.jobs
         terms = Terms(round_.rules.stop_cooldown_s, resizes=False, waiting=False)
         running = open_jobs(round_, Claims, terms, unsized)
-        # The totals that jobs may share: what is free, and what those hold that may be preempted.
+        # Jobs share what is free, and what preemptible jobs hold.
         claims, total = claims_of(round_, running)
         cpu, memory, accelerators = reachable_total(round_).plus(total)[:3]
         preempted: list[Job] = []
@@ -77,7 +63,7 @@ class Preemptive:
             while head is not None and head < entry:
                 job = jobs[head[4]]
                 demand = job.spec.declared_demand
-                if round_.cools(job):
+                if round_.in_cooldown(job):
                     round_.refuse(job, BEHIND)
                 elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                     cpu -= demand[0]
@@ -103,3 +89,13 @@ class Preemptive:
         for job in starting:
             if not round_.start(job, job.spec.declared, Reason("first")):
                 round_.refuse(job, lacks(job, round_))
+
+
+def lacks(job: Job, round_: Round) -> Reason:
+    """What the job's declared size lacks: a total, or room on single nodes."""
+    want, free = job.spec.declared_demand, reachable_total(round_)
+    short: dict[str, int] = {}
+    for name, needed, there in zip(Resources._fields, want, free, strict=True):
+        if needed > there:
+            short |= {name: needed, f"{name}_free": there}
+    return Reason("short", short) if short else Reason("no-nodes")

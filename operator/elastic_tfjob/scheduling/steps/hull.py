@@ -1,4 +1,7 @@
-"""Replicas go where they add most speed, looking past sizes that help little to larger ones that help much."""
+"""Hull: replicas go where they add most speed per cost, looking past sizes that help little to larger ones.
+
+TrySizes measures the speeds that this needs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,21 +32,21 @@ from elastic_tfjob.speed.prediction import size_of
 __all__ = ["LEAST_COOLDOWN_S", "TrySizes"]
 
 NOTICEABLE = 1e-6
-"""The relative gain in speed from which on a size counts as faster."""
+"""The relative gain in speed from which a size counts as faster."""
 
 Point = tuple[float, float, Counts]
-"""What a size costs more than the minimum, its speed, and the size."""
+"""What a size costs beyond the minimum, its speed, and the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class HullRule:
     """Every job gets its minimum in the profile's order. Then increments go to jobs by the gain in sqrt(speed) per
     cost, where speed is relative to one PS and one worker, and cost is the number of replicas (`per_resource`: the
-    dominant share). A job's increments lead along the corners of the concave hull of its best speed by cost: between
-    two corners the gain is the same for all, so that a size which is worth it only as a whole is reached through those
-    that are not. Sizes below the best of their cost, and larger ones that are not faster, are never given. How much
-    work remains is not used, nor needed. A job of unknown speed stays at its minimum. `instead_of`: why a learned
-    policy, in whose place this rule stands, cannot be used.
+    dominant share). A job's increments follow the concave hull of its best speed by cost. All increments between two
+    corners of the hull have the same gain, so a size that pays only as a whole is reached through smaller ones that do
+    not pay alone. A size is never chosen if another one is as fast for the same or lower cost. Remaining work does not
+    matter. A job of unknown speed stays at its minimum. `instead_of`: why the learned policy that this rule replaces
+    cannot be used.
     """
 
     per_resource: bool = False
@@ -59,8 +62,8 @@ class HullRule:
         return Reason("gain-per-replica", {"instead_of": self.instead_of} if self.instead_of else {})
 
     def sizes_of(self, job: Job, total: Resources) -> Increments:
-        """Increments from size to size of the front; the key of each is minus the gain on its edge of the hull. The
-        minima of all jobs come first."""
+        """Increments along the front; the key of each is minus the gain on its edge of the hull. The minima of all jobs
+        come first."""
         spec = job.spec
         points = self.front(job, total)
         sizes, keys = [spec.minimum], [float("-inf")]
@@ -77,8 +80,8 @@ class HullRule:
         return Increments(sizes, np.array(keys), demand)
 
     def front(self, job: Job, total: Resources) -> list[Point]:
-        """The minimum, then the best sizes: none of them has one that costs as little or less and is as fast. Only the
-        minimum where its speed is not known."""
+        """The minimum, then each size that no other one matches in speed at the same or lower cost. Only the minimum
+        where its speed is unknown."""
         spec, minimum, speed = job.spec, job.spec.minimum, job.speed
         start = speed.steps_per_s(minimum) if speed is not None and spec.elastic else None
         points: list[Point] = [(0.0, start or 0.0, minimum)]
@@ -90,7 +93,7 @@ class HullRule:
             cost = shares(spec, known.ps, known.workers, total) - spec.demand(minimum).dominant_share(total)
         order = np.lexsort((known.workers, -known.steps_per_s, cost))
         costs, rates = cost[order].tolist(), known.steps_per_s[order].tolist()
-        # Only those that are faster than all that cost less need be looked at.
+        # Only sizes that are faster than all cheaper ones matter.
         faster = np.flatnonzero(np.diff(np.maximum.accumulate(known.steps_per_s[order]), prepend=0.0) > 0)
         for k in faster.tolist():
             if costs[k] > points[-1][0] and rates[k] > points[-1][1] * (1 + NOTICEABLE):
@@ -103,7 +106,7 @@ class HullRule:
 
 
 def relative_to(job: Job, otherwise: float) -> float:
-    """Steps per second with one PS and one worker, or what stands for it where that is not known."""
+    """Steps per second with one PS and one worker; `otherwise` where that is unknown."""
     assert job.speed is not None
     one = {**job.spec.minimum, **{type_: 1 for type_ in (PS, WORKER) if job.spec.group(type_) is not None}}
     return job.speed.steps_per_s(one) or otherwise
@@ -125,7 +128,7 @@ def shares(spec: JobSpec, ps: Ints, workers: Ints, total: Resources) -> Floats:
 
 
 def corners(points: Sequence[Point]) -> list[int]:
-    """Which of these points, whose cost and speed both rise, are corners of the least concave line above all."""
+    """The indices of the corners of the concave hull. Cost and speed of the points both rise."""
     kept: list[int] = []
     for k, (cost, rate, _) in enumerate(points):
         while len(kept) > 1:
@@ -137,25 +140,26 @@ def corners(points: Sequence[Point]) -> list[int]:
     return kept
 
 
-# Sizes whose speed nobody knows are tried, so that a policy which goes by speed has something to go by.
+# -- Trying sizes of unknown speed -------------------------------------------------------------------------------------
 
 LEAST_COOLDOWN_S: Final = 60.0
-"""So long a job has to keep a size for its speed to be measured, and for what the start of a replica costs to be of no
-weight; a profile that takes it away sooner tries nothing. With 20 s, twelve jobs of some 120 s took half as long again
-(docs/benchmarks.md)."""
+"""How long a job must keep a size so that its speed can be measured and the start of a replica costs little in
+comparison. A profile with a shorter cooldown tries nothing. With 20 s, twelve jobs of some 120 s took half as long
+again (docs/benchmarks.md)."""
 PAYS: Final = 5.0
-"""A job tries a size if, as fast as it is now, it takes so many cooldowns more: what it finds out has to be of use."""
+"""A job tries a size only if at its present speed it runs for this many more cooldowns, so that the result is of
+use."""
 AT_ONCE: Final = 8
-"""Sizes that are looked for room for in one round: of many jobs, the others are for the rounds that follow."""
+"""Most sizes tried in one round; other jobs follow in later rounds."""
 TRIES: Final = "tries"
 
 
 @dataclass(frozen=True, slots=True)
 class TrySizes:
-    """A last step of a round in which no job waits: a running job whose speed was measured where it is, and at fewer
-    than `sizes` sizes, gets one worker or PS more, to a size that was not measured. The profile's cooldown keeps it
-    there; then the policy decides by what was measured. A job tries at most `sizes` times, whatever comes of it. In a
-    simulation jobs are measured before they start (`sample_points`), or the policy is told, and nothing is tried.
+    """The last step of a round in which no job waits: a running job with a measured speed at its present size, and at
+    fewer than `sizes` sizes in all, gets one more worker or PS, to a size that was not measured. The profile's cooldown
+    keeps it there; then the policy decides with the measured speed. A job tries at most `sizes` times. In a simulation
+    speeds are measured before jobs start (`sample_points`) or given, and nothing is tried.
     """
 
     sizes: int
@@ -175,7 +179,7 @@ class TrySizes:
                 return
 
     def _next(self, job: Job, round_: Round) -> Counts | None:
-        """The size that it tries; None where it tries none."""
+        """The size that the job tries; None: it tries none."""
         rules, now, speed = round_.rules, round_.now, job.speed
         if job.spec.key in round_.changes or not job.spec.elastic or not isinstance(speed, OnlineSpeed):
             return None

@@ -1,7 +1,7 @@
-"""The jobs that a round may change, first to serve first, kept from round to round with what a profile knows of each.
+"""Open jobs: those that a round may change, in order, kept from round to round with what a profile knows about each.
 
-A round in which one job changed does not ask all the others again whether they may change, what their sizes are, or
-which of these they have.
+So a round in which one job changed need not find out again, for all other jobs, whether they may change and which sizes
+they have.
 """
 
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from elastic_tfjob.scheduling.queue import Entry, JobQueue, cools
+from elastic_tfjob.scheduling.queue import Entry, JobQueue, in_cooldown
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import FreeCapacity
 from elastic_tfjob.scheduling.round import Round
@@ -25,7 +25,7 @@ __all__ = [
     "Terms",
     "Unsized",
     "claims_of",
-    "nodes_outside",
+    "excluded_nodes",
     "open_jobs",
     "reachable_total",
     "unsized",
@@ -33,90 +33,12 @@ __all__ = [
 ]
 
 
-# -- Nodes where no job may run: their taints, as a control plane's, are tolerated by none -----------------------------
-# What they have is no part of what jobs share.
-
-Kind = tuple[object, ...]
-"""All that says where a job may run."""
-
-
-class Constrained:
-    """A view of the kinds of constraints that jobs have: how many have each, and one of them. So it knows which nodes
-    no job may use."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
-        self._nodes: list[Node] | None = None
-        self._outside: Set[int] = frozenset()
-        self._has = NOTHING
-        for job in jobs:
-            self.change(None, job, 0.0)
-
-    def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None and after is not None and before.spec is after.spec:
-            return
-        if before is not None:
-            kind = _kind(before.spec)
-            count, spec = self.kinds[kind]
-            if count == 1:
-                del self.kinds[kind]
-                self._nodes = None
-            else:
-                self.kinds[kind] = count - 1, spec
-        if after is not None:
-            kind = _kind(after.spec)
-            if kind not in self.kinds:
-                self._nodes = None
-            self.kinds[kind] = self.kinds.get(kind, (0, after.spec))[0] + 1, after.spec
-
-    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        return True
-
-    def outside(self, room: FreeCapacity) -> tuple[Set[int], Resources]:
-        """The nodes where none of the Snapshot's jobs may run, and what these have for jobs. Looked for anew where the
-        nodes are others, or the kinds of constraints."""
-        if self._nodes is not room.nodes:
-            self._nodes, self._outside = room.nodes, self._find_outside(room)
-            self._has = total_of(room.usable[i] for i in self._outside)
-        return self._outside, self._has
-
-    def _find_outside(self, room: FreeCapacity) -> Set[int]:
-        outside = set(range(len(room.nodes)))
-        for _, spec in self.kinds.values():
-            allowed = room.allowed(spec)
-            if allowed is None:
-                return frozenset()
-            outside -= allowed
-        return outside
-
-
-def usable_total(round_: Round) -> Resources:
-    """What nodes where at least one of the Snapshot's jobs may run have for jobs, whoever holds it now."""
-    return round_.room.total.minus(_outside(round_)[1])
-
-
-def nodes_outside(round_: Round) -> Set[int]:
-    """The nodes where none of the Snapshot's jobs may run."""
-    return _outside(round_)[0]
-
-
-def _outside(round_: Round) -> tuple[Set[int], Resources]:
-    room = round_.room
-    if not room.admission.tainted or room.totals_only:
-        return frozenset(), NOTHING
-    return round_.snapshot.view("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).outside(room)
-
-
-def _kind(spec: JobSpec) -> Kind:
-    return spec.constraints, spec.loanable, spec.constraints_by_type
-
-
 NO_ROW: Final = -1
-"""A running job whose size is none of those that are known of it."""
+"""The row of a running job whose size is not among its known sizes."""
 
 
 class Sized(Protocol):
-    """What is known of a job: the sizes that it may get, each once."""
+    """What a profile knows about a job: the sizes that it may get, each once."""
 
     @property
     def sizes(self) -> Sequence[Counts]: ...
@@ -125,12 +47,12 @@ class Sized(Protocol):
 K = TypeVar("K", bound=Sized)
 V = TypeVar("V", bound="OpenJobs[Any]")
 SizesOf = Callable[[Job, Resources], K]
-"""What is known of a job in a cluster with these totals."""
+"""What is known about a job in a cluster with these totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """Of a job whose sizes nobody asks for."""
+    """For steps that need no sizes."""
 
     sizes: tuple[Counts, ...] = ()
 
@@ -139,14 +61,15 @@ UNSIZED: Final = Unsized()
 
 
 def unsized(job: Job, total: Resources) -> Unsized:
-    """What is known of each where a profile keeps nothing of its jobs here."""
+    """For steps that need no sizes."""
     return UNSIZED
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When a job is open. `resizes`: a running one is given other sizes, else all or nothing; `fixed`: or, where it
-    cannot be resized and has its declared size, nothing. `waiting`: whether those that wait are looked at, too."""
+    """When a job is open. `resizes`: running jobs may get another size; else they keep all or are stopped. `fixed`:
+    with `resizes`, a job that cannot be resized and has its declared size is open, too: it may be stopped. `waiting`:
+    whether waiting jobs are included."""
 
     stop_cooldown_s: float
     cooldown_s: float = 0.0
@@ -155,7 +78,7 @@ class Terms:
     fixed: bool = False
 
     def ever(self, job: Job) -> bool:
-        """Whether the clock alone may open it."""
+        """Whether the job is open, or becomes so by the clock alone."""
         if job.phase == "rescaling":
             return False
         if not job.placement or not job.spec.stoppable:
@@ -163,16 +86,16 @@ class Terms:
         return job.spec.resizable or not self.resizes or (self.fixed and job.counts == job.spec.declared)
 
     def open(self, job: Job, now: float) -> bool:
-        """Once it is, the clock does not close it."""
-        if not self.ever(job) or cools(job, self.stop_cooldown_s, now):
+        """Whether the job is open. The clock alone never closes it again."""
+        if not self.ever(job) or in_cooldown(job, self.stop_cooldown_s, now):
             return False
         return not job.placement or not self.resizes or now - job.rescaled_s >= self.cooldown_s
 
 
 class OpenJobs(JobQueue, Generic[K]):
-    """A view of the open jobs, in order. `known` has what `sizes_of` says of each (by its spec, its speed and the
-    totals of the cluster), and `rows` which of these sizes it has: 1 for the first, 0 for nothing, else NO_ROW.
-    """
+    """An index of the open jobs, in order. `known` has the result of `sizes_of` for each (from its spec, its speed and
+    the totals of the cluster), and `rows` which of these sizes the job has: 1 for the first, 0 for nothing, else
+    NO_ROW."""
 
     def __init__(self, order: Order, terms: Terms, sizes_of: SizesOf[K], total: Resources) -> None:
         super().__init__(order, running=False)
@@ -182,11 +105,11 @@ class OpenJobs(JobQueue, Generic[K]):
         self.held = NOTHING
         """What open jobs hold."""
         self.aside: dict[str, Job] = {}
-        """Jobs that hold something and are not open."""
+        """Jobs that hold resources and are not open."""
         self.others = NOTHING
-        """What these hold."""
+        """What jobs `aside` hold."""
         self.later: dict[str, Job] = {}
-        """Jobs that the clock may open."""
+        """Jobs that become open by the clock alone."""
         self._terms, self._sizes_of, self._total = terms, sizes_of, total
         self._kept: dict[str, K] = {}
 
@@ -195,7 +118,7 @@ class OpenJobs(JobQueue, Generic[K]):
         return self.lists.get(None, [])
 
     def place(self, key: str) -> int | None:
-        """Where in the order this job is; None where it is not open."""
+        """The job's place in the order; None where it is not open."""
         entry = self._entries.get(key)
         return None if entry is None else bisect_left(self.entries, entry[1])
 
@@ -226,7 +149,7 @@ class OpenJobs(JobQueue, Generic[K]):
             self._kept.pop(key, None)
 
     def stand(self, now: float, total: Resources) -> None:
-        """Go on to this moment, in a cluster with these totals."""
+        """Update to this moment and these totals."""
         self.at(now)
         for job in list(self.later.values()):
             self.change(job, job, now)
@@ -236,7 +159,7 @@ class OpenJobs(JobQueue, Generic[K]):
             self._know()
 
     def _know(self) -> None:
-        """Ask anew what is known of all."""
+        """Compute `known` and `rows` again for all jobs."""
         self.known = [self._of(job) for job in self.jobs]
         self.rows = [row(known, job) for known, job in zip(self.known, self.jobs, strict=True)]
 
@@ -285,7 +208,7 @@ class OpenJobs(JobQueue, Generic[K]):
 
 
 def row(known: Sized, job: Job) -> int:
-    """Which of its sizes the job has."""
+    """Which of its sizes the job has; see OpenJobs."""
     if not job.placement:
         return 0
     try:
@@ -301,26 +224,105 @@ def open_jobs(
     sizes_of: SizesOf[K],
     owner: Hashable = None,
 ) -> V:
-    """The open jobs as the round began, as a view of this kind. The same `owner` must always mean the same
+    """The open jobs as the round began, in an index of this kind. The same `owner` must always mean the same
     `sizes_of`."""
     order, total = round_.rules.order, usable_total(round_)
 
     def build(snapshot: Snapshot) -> V:
-        view = kind(order, terms, sizes_of, total)
-        view.fill(snapshot)
-        return view
+        index = kind(order, terms, sizes_of, total)
+        index.fill(snapshot)
+        return index
 
-    view = round_.snapshot.view(("open", kind, order, terms, owner), build)
-    view.stand(round_.now, total)
-    return view
+    index = round_.snapshot.index(("open", kind, order, terms, owner), build)
+    index.stand(round_.now, total)
+    return index
 
 
-# -- What is free in all, where jobs may run, and what they claim of it ------------------------------------------------
+# -- Excluded nodes: those where no job may run, such as a control plane's ---------------------------------------------
+
+Kind = tuple[object, ...]
+"""The part of a JobSpec that determines where the job may run."""
+
+
+class Constrained:
+    """An index of the constraints that jobs have: by kind, how many jobs, and one of their specs. From these follow the
+    nodes that no job may use."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.kinds: dict[Kind, tuple[int, JobSpec]] = {}
+        self._nodes: list[Node] | None = None
+        self._excluded: Set[int] = frozenset()
+        self._has = NOTHING
+        for job in jobs:
+            self.change(None, job, 0.0)
+
+    def change(self, before: Job | None, after: Job | None, now: float) -> None:
+        if before is not None and after is not None and before.spec is after.spec:
+            return
+        if before is not None:
+            kind = _kind(before.spec)
+            count, spec = self.kinds[kind]
+            if count == 1:
+                del self.kinds[kind]
+                self._nodes = None
+            else:
+                self.kinds[kind] = count - 1, spec
+        if after is not None:
+            kind = _kind(after.spec)
+            if kind not in self.kinds:
+                self._nodes = None
+            self.kinds[kind] = self.kinds.get(kind, (0, after.spec))[0] + 1, after.spec
+
+    def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
+        return True
+
+    def excluded_nodes(self, room: FreeCapacity) -> tuple[Set[int], Resources]:
+        """The nodes where no job of the Snapshot may run, and their resources. Computed again when nodes or kinds of
+        constraints change."""
+        if self._nodes is not room.nodes:
+            self._nodes, self._excluded = room.nodes, self._find_excluded(room)
+            self._has = total_of(room.usable[i] for i in self._excluded)
+        return self._excluded, self._has
+
+    def _find_excluded(self, room: FreeCapacity) -> Set[int]:
+        excluded_nodes = set(range(len(room.nodes)))
+        for _, spec in self.kinds.values():
+            allowed = room.allowed(spec)
+            if allowed is None:
+                return frozenset()
+            excluded_nodes -= allowed
+        return excluded_nodes
+
+
+def usable_total(round_: Round) -> Resources:
+    """The resources of all nodes where at least one job of the Snapshot may run, free or not."""
+    return round_.room.total.minus(_excluded(round_)[1])
+
+
+def excluded_nodes(round_: Round) -> Set[int]:
+    """The nodes where no job of the Snapshot may run."""
+    return _excluded(round_)[0]
+
+
+def _excluded(round_: Round) -> tuple[Set[int], Resources]:
+    room = round_.room
+    if not room.admission.tainted or room.totals_only:
+        return frozenset(), NOTHING
+    return round_.snapshot.index("constrained", lambda snapshot: Constrained(snapshot.jobs.values())).excluded_nodes(
+        room
+    )
+
+
+def _kind(spec: JobSpec) -> Kind:
+    return spec.constraints, spec.loanable, spec.constraints_by_type
+
+
+# -- Totals: what is free where jobs may run, and what jobs claim of it ------------------------------------------------
 
 
 class Claims(OpenJobs[Unsized]):
-    """The open jobs with what each claims of what there is for all: what it holds, but no more than it declares, and
-    less where it was robbed of nodes; and the sum."""
+    """The open jobs with the claim of each, and the sum. A job claims what it holds, at most its declared size, and
+    less where nodes are lost."""
 
     claims: list[Resources]
     total: Resources
@@ -344,22 +346,22 @@ class Claims(OpenJobs[Unsized]):
 
 
 def reachable_total(round_: Round) -> Resources:
-    """What is free on nodes where at least one of the Snapshot's jobs may run."""
+    """What is free on nodes where at least one job of the Snapshot may run."""
     room = round_.room
     total = room.free_total
-    for i in nodes_outside(round_):
+    for i in excluded_nodes(round_):
         total = total.minus(room.free(i))
     return total
 
 
 def claims_of(round_: Round, jobs: Claims) -> tuple[Sequence[Resources], Resources]:
-    """What each of these jobs claims as the round stands, and the sum. Its replicas on nodes that are gone, or where no
-    job may run any more, do not count: they would leave nothing to anybody."""
-    room, outside = round_.room, nodes_outside(round_)
-    if room.holds_elsewhere or any(room.free(i) != room.usable[i] for i in outside):
-        there = {name for name, i in room.index.items() if i not in outside}
+    """The claim of each job as the round stands, and the sum. Replicas on nodes that are gone, or where no job may run
+    any more, do not count: their end frees nothing."""
+    room, excluded = round_.room, excluded_nodes(round_)
+    if room.holds_elsewhere or any(room.free(i) != room.usable[i] for i in excluded):
+        there = {name for name, i in room.index.items() if i not in excluded}
         differ = {k: _within(round_.placement(job), there) for k, job in enumerate(jobs.jobs)}
-    else:  # as nearly always: none is there
+    else:  # the usual case: no job has replicas there
         places = ((jobs.place(key), target.nodes) for key, target in round_.changes.items())
         differ = {k: nodes for k, nodes in places if k is not None}
     if not differ:

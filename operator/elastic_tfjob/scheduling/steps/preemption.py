@@ -1,4 +1,4 @@
-"""Room for a job that finds none: replicas that others can do without, few at a time, all or nothing."""
+"""Preemption: room for a job from replicas that other jobs can spare, a few at a time, all or nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
@@ -15,28 +15,28 @@ Rank = tuple[float, ...]
 
 
 class Donors(Protocol):
-    """Who gives what, and who first. `needed`: also replicas that a job has declared, down to its minimum."""
+    """Which jobs give replicas, and in which order. `needed`: also declared replicas, down to the job's minimum."""
 
     def gives(self, donor: Job, needed: bool) -> bool:
-        """Whether replicas may be taken from the job as this round stands. Asked of jobs that start in this round and
-        of running ones above their minimum."""
+        """Whether the job can give replicas now. Called for jobs that start in this round, and for running jobs above
+        their minimum."""
         ...
 
     def floor(self, donor: Job, needed: bool) -> Counts:
-        """What is left to it."""
+        """The size that the job keeps at least."""
         ...
 
     def rank(self, donor: Job) -> Rank:
-        """Smallest gives first; anew after each replica."""
+        """The job with the smallest rank gives first. Computed again after each replica."""
         ...
 
     def facts(self, donor: Job) -> Mapping[str, float]:
-        """What else is a reason why this one gives, beside what the room is made for."""
+        """Further facts of the reason why this job gives."""
         ...
 
 
 class AboveMinimum:
-    """A view of the running jobs that could do with fewer replicas, so that a round does not look at all the others."""
+    """An index of the running jobs above their minimum, so that a round need not look at the others."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.keys: dict[str, None] = {}
@@ -56,28 +56,28 @@ class AboveMinimum:
 
 
 class Preemption:
-    """Who can give while a round decides."""
+    """The donors of one round."""
 
     def __init__(self, round_: Round, donors: Donors) -> None:
         self._round = round_
         self._donors = donors
         self._known: dict[bool, tuple[list[tuple[Rank, str]], Resources]] = {}
-        """Donors by rank, and an upper bound of what could be free; without and with what they need."""
+        """By `needed`: a heap of donors, and an upper bound of what could become free."""
         self._in_vain: list[tuple[JobSpec, bool]] = []
         self._holdable: dict[tuple[PlacementKey, tuple[str, ...]], bool] = {}
 
     def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
-        """Take replicas from others, few at a time, until `attempt` succeeds; all or nothing.
+        """Take replicas from other jobs, a few at a time, until `attempt` succeeds; all or nothing.
 
-        What was taken on nodes that turn out not to matter is given back.
+        Replicas taken from nodes that the job does not use are given back.
         """
         round_, donors = self._round, self._donors
         known = self._known.get(needed)
         if known is None:
             known = self._known[needed] = self._find(needed)
-        heap, reachable = known
+        heap, usable_capacity = known
         asks = job.spec.minimum_demand if demand is job.spec.minimum else job.spec.demand(demand)
-        if not heap or not asks.within(reachable) or not self._could_hold(job.spec, demand):
+        if not heap or not asks.within(usable_capacity) or not self._could_hold(job.spec, demand):
             return False
         mark, before = round_.room.mark(), dict[str, Assignment | None]()
         passed_over: list[tuple[Rank, str]] = []
@@ -91,7 +91,7 @@ class Preemption:
             if fewer is None:
                 continue
             had = round_.changes.get(key)
-            # One that is placed anew as a whole may find no nodes even for fewer: asked again, it would be for ever.
+            # A donor that is placed again as a whole may find no nodes even for fewer; asking it again would not end.
             if not round_.resize(donor, fewer, added(why, **donors.facts(donor))):
                 passed_over.append((rank, key))
                 continue
@@ -108,46 +108,46 @@ class Preemption:
         return False
 
     def started(self, job: Job) -> None:
-        """A job that has just started is one more that can give."""
+        """A job that has just started can give, too."""
         for needed, (heap, _) in self._known.items():
             if self._donors.gives(job, needed):
                 heappush(heap, (self._donors.rank(job), job.key))
 
     def failed(self, spec: JobSpec, *, needed: bool) -> None:
-        """Remember that even all that could be taken left this waiting job without room."""
+        """Store that preemption found no room for this waiting job, whatever was taken."""
         self._in_vain.append((spec, needed))
 
     def in_vain(self, spec: JobSpec, *, needed: bool) -> bool:
-        """Whether taking has failed for a waiting job that asks for no more and may take no less than this one. What
-        could be free, with all donors at their least, only shrinks while waiting jobs start: it would fail again."""
+        """Whether preemption has failed for a waiting job that needs no more and may take no less than this one. What
+        could become free only shrinks while waiting jobs start, so it would fail again."""
         return any(
             spec.priority <= failed.priority and needed <= took_needed and needs_all_of(spec, failed)
             for failed, took_needed in self._in_vain
         )
 
     def _could_hold(self, spec: JobSpec, demand: Counts) -> bool:
-        """Whether some node would hold a replica of each type if nothing of ours were there."""
+        """Whether some node without our jobs would hold a replica of each type."""
         types = tuple(group.type for group in spec.groups if demand.get(group.type))
-        known = self._holdable.get((spec.shape, types))
+        known = self._holdable.get((spec.placement_key, types))
         if known is None:
             room = self._round.room
             known = all(room.largest_empty_fit(group.request) for group in spec.groups if group.type in types)
-            self._holdable[spec.shape, types] = known
+            self._holdable[spec.placement_key, types] = known
         return known
 
     def _find(self, needed: bool) -> tuple[list[tuple[Rank, str]], Resources]:
-        """Jobs that start in this round can give: better than to be shrunk in the next."""
+        """Includes jobs that start in this round: giving now is better than shrinking in the next round."""
         round_, donors = self._round, self._donors
         starting = (job for key in round_.changes if not (job := round_.job(key)).placement)
-        heap, reachable = list[tuple[Rank, str]](), round_.room.free_total
-        above = round_.snapshot.view("above minimum", lambda snapshot: AboveMinimum(snapshot.jobs.values()))
+        heap, usable_capacity = list[tuple[Rank, str]](), round_.room.free_total
+        above = round_.snapshot.index("above minimum", lambda snapshot: AboveMinimum(snapshot.jobs.values()))
         for donor in (*map(round_.job, above.keys), *starting):
             if donors.gives(donor, needed):
                 held, floor = counts_of(round_.placement(donor)), donors.floor(donor, needed)
-                reachable = reachable.plus(donor.spec.demand(held)).minus(donor.spec.demand(floor))
+                usable_capacity = usable_capacity.plus(donor.spec.demand(held)).minus(donor.spec.demand(floor))
                 heap.append((donors.rank(donor), donor.key))
         heapify(heap)
-        return heap, reachable
+        return heap, usable_capacity
 
     def _give_back(self, before: Mapping[str, Assignment | None], used: Iterable[tuple[str, ...]]) -> None:
         matter = {name for names in used for name in names}
@@ -163,7 +163,7 @@ class Preemption:
 
 
 def needs_all_of(spec: JobSpec, other: JobSpec) -> bool:
-    """Whether where `spec` fits at its minimum, `other` would, too."""
+    """Whether `other` fits wherever `spec` fits at its minimum."""
     if (spec.constraints, spec.constraints_by_type, spec.loanable) != (
         other.constraints,
         other.constraints_by_type,

@@ -17,8 +17,8 @@ __all__ = ["sharing"]
 
 
 class RepairCandidates:
-    """A view of the jobs that may need it, so that a round does not look at all the others: `keys` of those that have
-    lost nodes, `lent` of those that hold other CPU than they request."""
+    """An index of the jobs that may need repair, so that a round need not look at the others. `keys`: jobs with lost
+    nodes. `lent`: jobs whose replicas hold a different CPU share than they request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.nodes = snapshot.nodes
@@ -39,7 +39,7 @@ class RepairCandidates:
             self.lent[after.spec.key] = None
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        """Only which nodes there are matters, not what they are like."""
+        """Only the names of the nodes matter here."""
         same = self.nodes.keys() == nodes.keys()
         self.nodes = nodes
         return same
@@ -83,7 +83,7 @@ def repair_late(round_: Round) -> None:
 
 
 def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
-    """Whether the job has this size now; where it has lost nodes it may be left with a smaller one."""
+    """Whether the job has this size now. A job with lost nodes may end up with a smaller one."""
     why, cause = repair_reason(job, round_.snapshot.nodes)
     if round_.repair(job, wanted, why, cause):
         return True
@@ -105,13 +105,14 @@ def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:
     return Reason("lost", {"gone": tuple(lost), **asked}), "repair"
 
 
-# -- Steps of one profile that share what they know of a round ---------------------------------------------------------
+# -- Steps of one profile that share a value in a round ----------------------------------------------------------------
 
 T = TypeVar("T")
 
 
 def sharing(step: Callable[[T], None], key: Hashable, make: Callable[[Round], T]) -> Step:
-    """The step as one of a Round, on what the round's steps of this key share: the first of them has it made."""
+    """A step of a Round from a step of a shared value. All steps with the same key share the value of a round, which
+    the first of them builds with `make`."""
 
     def act(round_: Round) -> None:
         step(round_.shared(key, lambda: make(round_)))

@@ -1,7 +1,7 @@
 """Running jobs to the size that a person asks for, whatever the profile.
 
 A person asks by the annotations `target-workers` and `target-ps`, by an edit of the spec, or by other bounds. The
-operator sets a job's bounds to the size asked for (`JobSpec.asked` has the words), so that no step leaves it again.
+operator sets a job's bounds to the size asked for (`JobSpec.asked` has the words), so that no step changes it again.
 """
 
 from elastic_tfjob.scheduling.reasons import Reason
@@ -13,7 +13,7 @@ __all__ = ["SizeRequests", "requested_size", "resize_as_requested", "size_reason
 
 
 class SizeRequests:
-    """A view of the `keys` of jobs to resize, so that a round does not look at all the others."""
+    """An index of the `keys` of jobs to resize, so that a round does not look at all the others."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.keys: dict[str, None] = {}

@@ -1,4 +1,5 @@
-"""The sizes beside one that a job has or wants, and when it may change."""
+"""Sizes: those above and below one, from sizes to nodes, the best sizes for all jobs together, and what a change
+costs."""
 
 from array import array
 from bisect import bisect_left
@@ -22,14 +23,14 @@ from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Sized, SizesOf, T
 __all__ = ["ChangeCosts", "time_left_s"]
 
 EACH_OF: Final = 8
-"""So many sizes from one that is wanted downward are each tried."""
+"""How many sizes, from the wanted one downward, are each tried."""
 
 MANY: Final = 64
-"""A job that could give as many replicas gives more than one at a time."""
+"""A job with this many spare replicas gives more than one at a time."""
 
 
 class Sizes(Protocol):
-    """Sizes of a job, the largest first; some are made only when they are asked for."""
+    """Sizes of a job, the largest first; an implementation may compute them on demand."""
 
     def __len__(self) -> int: ...
 
@@ -71,12 +72,12 @@ class Downward:
 
 
 def largest(round_: Round, job: Job, sizes: Sizes, attempt: Callable[[Counts], bool], number: int | None = None) -> int:
-    """Give the job the largest of the first `number` sizes (None: of all) that finds nodes, and tell which; -1 where
-    none does. `attempt` gives it a size on the Round, or says that it finds no nodes and leaves the Round as it was.
+    """Give the job the largest of the first `number` sizes (None: of all) that finds nodes. Returns its index, or -1
+    where no size does. `attempt` gives the job a size on the Round; where there are no nodes it returns False and
+    leaves the Round unchanged.
 
-    The first sizes are each tried. Where there are more, the one to be found is searched for by halving, as if there
-    were nodes for all that is smaller than what finds some: a job of thousands of replicas costs some tries, and one
-    for which there are no nodes at all one more than a small job.
+    The first sizes are tried one by one; the others by bisection, which assumes that every size smaller than a fitting
+    one fits. So a job with thousands of replicas takes only a few attempts.
     """
     number = len(sizes) if number is None else number
     for k in range(min(EACH_OF, number)):
@@ -97,7 +98,7 @@ def largest(round_: Round, job: Job, sizes: Sizes, attempt: Callable[[Counts], b
         else:
             too_large = middle
     if not stands:
-        attempt(sizes[found])  # it found nodes before, and nothing has changed since
+        attempt(sizes[found])  # it fitted before, and nothing has changed since
     return found
 
 
@@ -112,8 +113,8 @@ def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
 
 
 def some_fewer(counts: Counts, floor: Counts) -> Counts | None:
-    """One worker less, or where there is none to give one PS; None at the floor. Of one that could give very many, a
-    small part of them, so that giving all takes some steps and not thousands."""
+    """One worker less, or one PS where no worker is spare; None at the floor. With very many spare replicas a small
+    part of them, so that giving all takes a few steps and not thousands."""
     for type_ in (WORKER, PS):
         spare = counts.get(type_, 0) - floor.get(type_, 0)
         if spare > 0:
@@ -122,7 +123,6 @@ def some_fewer(counts: Counts, floor: Counts) -> Counts | None:
 
 
 # -- From sizes to nodes -----------------------------------------------------------------------------------------------
-# What every elastic allocation does once it knows how many replicas each job gets.
 
 K = TypeVar("K", bound=Sized)
 V = TypeVar("V", bound=OpenJobs[Any])
@@ -136,9 +136,9 @@ def candidates(
     *,
     fixed: bool = False,
 ) -> tuple[V, Resources]:
-    """The jobs whose size is open, in the profile's order, with what `sizes_of` says of each; and the totals that they
-    share. `kind`, `owner`: as for `open_jobs`; `fixed`: whether jobs of one size may be stopped. Raises ValueError for
-    an order in which waiting jobs pass running ones as time goes on."""
+    """The open jobs in the profile's order, with the result of `sizes_of` for each; and the totals that they share.
+    `kind`, `owner`: as for `open_jobs`. `fixed`: whether jobs that cannot be resized may be stopped. Raises ValueError
+    for an order in which waiting jobs pass running ones as time passes."""
     rules = round_.rules
     if rules.order.drift:
         raise ValueError(f"{rules.name}: waiting and running jobs have no common order that could be kept")
@@ -150,15 +150,15 @@ def candidates(
 
 
 def apply_rows(round_: Round, jobs: OpenJobs[K], rows: Sequence[int], why: Why) -> None:
-    """Give each of the open jobs the size of this row (1 for the first that is known of it), or nothing where that is
-    0. Who has it already is not looked at."""
+    """Give each open job the size of its row (1: the first of its known sizes; 0: nothing). Jobs that already have this
+    size are skipped."""
     differ = [k for k, (had, has) in enumerate(zip(jobs.rows, rows, strict=True)) if had != has]
     sizes = [jobs.known[k].sizes[rows[k] - 1] if rows[k] else None for k in differ]
     apply_sizes(round_, [jobs.jobs[k] for k in differ], sizes, why)
 
 
 Below = Callable[[Job, Counts], Sizes]
-"""This size of a job, then ever smaller ones that it may get instead."""
+"""From a size of a job: this size, then smaller ones that it may get instead."""
 
 
 def apply_sizes(
@@ -170,14 +170,13 @@ def apply_sizes(
     below: Below = Downward,
     last: Set[str] = frozenset(),
 ) -> None:
-    """Give each of `jobs` its size, or nothing where that is None. `why` is the reason shown for a change, of all jobs
-    or by the job's key. `below` gives the sizes that are tried where one finds no nodes.
+    """Give each of `jobs` its size, or nothing where that is None. `why` is the reason of the change, for all jobs or
+    by the job's key. `below` gives the sizes that are tried where one finds no nodes. Jobs in `last` are placed last.
 
-    First whatever becomes free, then starts and growth, small jobs first (they fit anywhere, as in Optimus). A job
-    that finds no nodes for its size gets the largest size below it that fits; a running one at worst keeps what it has.
-    What is left then goes to those that got less, as it would in the next round: others may have given up room, and
-    what the whole job does not find, replicas that are added to it may.
-    """
+    First jobs shrink and stop; then jobs start and grow, small ones first (they fit anywhere, as in Optimus). A job
+    that finds no nodes for its size gets the largest smaller size that fits; a running job at worst keeps its size.
+    Jobs that got less are then tried again, as in the next round: others may have given up room, and single replicas
+    may find nodes where the whole job does not."""
     repack = round_.rules.repack
     reasons = why if isinstance(why, Mapping) else dict.fromkeys((job.spec.key for job in jobs), why)
     placing: list[tuple[bool, int, int, Job, Counts]] = []
@@ -203,7 +202,7 @@ def apply_sizes(
 
 
 def _place_all(round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mapping[str, Why], below: Below) -> None:
-    """Give each its size, or what `below` has instead, again and again until nobody gets anything."""
+    """Give each job its size, or one of `below`; repeat until no job gets more."""
     failed: dict[str, int] = {}
     progress = True
     while progress:
@@ -211,7 +210,7 @@ def _place_all(round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mappin
         for job, counts in wanting:
             key = job.spec.key
             if failed.get(key) == round_.gave_back:
-                lacking.append((job, counts))  # what it did not find is still not there
+                lacking.append((job, counts))  # nothing became free since its last attempt
                 continue
             got = _place(round_, job, counts, reasons[key], below)
             if got is None:
@@ -226,8 +225,8 @@ def _place_all(round_: Round, wanting: list[tuple[Job, Counts]], reasons: Mappin
 
 
 def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> bool | None:
-    """Whether the job got this size, or any that is smaller but more than it has; None: it has nothing, and there are
-    no nodes for any of these."""
+    """Whether the job got this size, or a smaller one above its present size. None: it has nothing, and no size
+    fits."""
     held = round_.placement(job)
     sizes = below(job, counts)
 
@@ -237,7 +236,7 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
     def place(smaller: Counts) -> bool:
         return (round_.resize if held else round_.start)(job, smaller, why)
 
-    if held:  # where no growth fits, it keeps what it has
+    if held:  # where no larger size fits, the job keeps its size
         number = bisect_left(range(len(sizes)), True, key=keeps)
     else:
         number = len(sizes) if _may_fit(round_, job, counts) else 0
@@ -248,8 +247,8 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
 
 
 def _may_fit(round_: Round, job: Job, counts: Counts) -> bool:
-    """Whether there is room in total for the least size that a waiting job may get instead of this one. No placement
-    finds nodes for what the totals do not have."""
+    """Whether the totals hold the least size that a waiting job may get instead of this one: a quick check before
+    nodes are searched."""
     spec, minimum = job.spec, job.spec.minimum
     if all(counts.get(type_, 0) >= n for type_, n in minimum.items()):
         return round_.room.fits_total(spec.minimum_demand)
@@ -265,25 +264,26 @@ def gains(job: Job, counts: Counts, least: float) -> bool:
 
 
 # -- Greedy filling over all jobs at once ------------------------------------------------------------------------------
-# DRF and Optimus both give one unit after the other to the job that comes first by some key, where a job's next key
-# depends on its own size only. So the increments by which a job grows are known beforehand, each with its key, and the
-# whole filling is one merge: take increments by key, grant them until something does not fit. That is done on arrays.
+# DRF, Optimus and hull give one unit after the other to the job with the smallest key, where a job's next key depends
+# on its own size only. So the increments by which a job grows are known beforehand, each with its key, and the whole
+# filling is one merge on arrays: take increments by key, and grant them until one does not fit.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OnFull = Literal["next", "stop"]
 
 BATCH: Final = 1024
-"""So many increments are sorted at a time, at least."""
+"""The least number of increments that are sorted at a time."""
 MOST: Final = 2**61
-"""What a step counts with at most, and a little more than is free at most: it fits nowhere. Sums of steps wrap at 2^63,
-and before they do so one is above all that is free: where the first one stands that does not fit is right."""
+"""The cap of each amount of an increment; free amounts are capped just below, so a capped increment fits nowhere.
+Cumulative sums overflow at 2^63, but before they do one exceeds all that is free, so the first increment that does not
+fit is found correctly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increments:
-    """The increments of one job: its `sizes` from the minimum up, the key of each, which never falls, and what each
-    adds (`demand`)."""
+    """The increments of one job: its `sizes` from the minimum up, the non-decreasing `keys`, and the resources that
+    each adds (`demand`)."""
 
     sizes: Sequence[Counts]
     keys: Floats
@@ -291,7 +291,7 @@ class Increments:
 
 
 class OpenIncrements(OpenJobs[Increments]):
-    """The open jobs with their increments, these also as arrays: job after job, and increment after increment."""
+    """The open jobs with their increments, these also as flat arrays over all jobs."""
 
     def __init__(self, order: Order, terms: Terms, sizes_of: SizesOf[Increments], total: Resources) -> None:
         super().__init__(order, terms, sizes_of, total)
@@ -299,21 +299,21 @@ class OpenIncrements(OpenJobs[Increments]):
 
     @property
     def lengths(self) -> Ints:
-        """How many increments each job has."""
+        """The number of increments per job."""
         return np.array(self._lengths, dtype=np.int64)
 
     @property
     def keys(self) -> Floats:
-        """Of every increment."""
+        """Per increment."""
         return np.array(self._keys, dtype=np.float64)
 
     @property
     def demand(self) -> Ints:
-        """Of every increment, by resource."""
+        """Per increment, by resource."""
         return np.array(self._demand, dtype=np.int64).reshape(-1, len(NOTHING))
 
     def steps_left(self, now: float) -> Floats:
-        """Of every job; 1 where the whole is not known."""
+        """Per job; 1 where the total is unknown."""
         total, steps, per_s, at = np.array(self._work, dtype=np.float64).reshape(-1, 4).T
         since = now - at
         left = total - (steps + per_s * np.where(since > 0, since, 0.0))
@@ -355,7 +355,7 @@ class OpenIncrements(OpenJobs[Increments]):
 
 
 def work(job: Job) -> tuple[float, float, float, float]:
-    """Steps in all (0: not known), and what of them is done: so many, and so many more a second from then on."""
+    """Total steps (0: unknown); steps done at a time; steps per second from then on; and that time."""
     return job.spec.total_steps or 0.0, job.steps, job.steps_per_s, job.observed_s
 
 
@@ -363,7 +363,7 @@ def fill(jobs: OpenIncrements, keys: Floats, free: Resources, on_full: OnFull) -
     """How many increments each job gets. `keys` has one key per increment, job after job; equal keys go by job, then by
     increment.
 
-    One that does not fit ends its job's growth (`next`) or everything (`stop`).
+    An increment that does not fit ends its job's growth (`next`), or all filling (`stop`).
     """
     lengths, demand = jobs.lengths, np.minimum(jobs.demand, MOST)
     granted = np.zeros(len(lengths), dtype=np.int64)
@@ -383,7 +383,7 @@ def fill(jobs: OpenIncrements, keys: Floats, free: Resources, on_full: OnFull) -
             continue
         if on_full == "stop":
             break
-        # What does not fit alone never will, and no later one of that job either.
+        # An increment that does not fit alone never will, nor will later ones of its job.
         first = np.full(len(lengths), np.iinfo(np.int64).max)
         for some in (batch, later):
             too_much = some[np.any(demand[some] > left, axis=1)]
@@ -394,25 +394,24 @@ def fill(jobs: OpenIncrements, keys: Floats, free: Resources, on_full: OnFull) -
 
 
 def lowest(keys: Floats, increments: Ints, n: int) -> tuple[Ints, Ints]:
-    """About `n` of these increments with the lowest keys, in order, and the others: most of them are never reached."""
+    """About `n` increments with the lowest keys, sorted, and the others, most of which are never reached."""
     if len(increments) > n:
         candidates = keys[increments]
         among = candidates <= np.partition(candidates, n)[n]
-        if among.any():  # a key that is no number is above all
+        if among.any():  # NaN sorts last
             increments, others = increments[among], increments[~among]
             return increments[np.argsort(keys[increments], kind="stable")], others
     return increments[np.argsort(keys[increments], kind="stable")], increments[:0]
 
 
-# -- What a change costs a job, in seconds of training lost, and whether it is worth that ------------------------------
-# Every profile's to use.
+# -- What a change costs a job, in seconds of lost training, and whether it pays ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCosts:
-    """`pause_s`: what a change of size or nodes stops training for. `start_cpu_s`: CPU time of starting one process of
-    the training program. `lost_s`: training since the newest checkpoint that a stop loses, 0 where it is confirmed.
-    `start_kept_cpu_s`: CPU time of starting one in a replica that stays, of a job with a warm start."""
+    """`pause_s`: how long a change of size or nodes stops training. `start_cpu_s`: CPU time of starting one process of
+    the training program; `start_kept_cpu_s`: the same in a replica that stays, for a job with a warm start. `lost_s`:
+    training since the last checkpoint that a stop loses; 0 where the stop waits for a checkpoint."""
 
     pause_s: float = 1.0
     start_cpu_s: float = 12.0
@@ -420,20 +419,20 @@ class ChangeCosts:
     start_kept_cpu_s: float = 12.0
 
     def starting_s(self, job: Job) -> float:
-        """Seconds until the slowest replica's program has started, with the CPU that it holds or requests."""
+        """Seconds until the slowest replica's program has started, with the CPU that it holds."""
         return _takes_s(job, self.start_cpu_s, job.cpu)
 
     def starting_as_requested_s(self, job: Job) -> float:
-        """The same, with the CPU that they request: what they hold beside that was only lent."""
+        """The same with requested CPU, since CPU beyond that is only lent."""
         return _takes_s(job, self.start_cpu_s, AS_REQUESTED)
 
     def rescale_s(self, job: Job, saved: float = 0.0) -> float:
-        """The pause, and the new program's start beside the running one, which takes its CPU time at the pace of the
-        slowest replica: half of what is trained meanwhile, and of the other half the part `saved` that the new size
-        would have saved. One that has yet to make a step trains nothing meanwhile: its start was in vain.
+        """The pause, plus the cost of starting the new program beside the running one. That start takes its CPU time at
+        the pace of the slowest replica. It costs half of the training meanwhile, and the part `saved` of the other
+        half, since the new size is late. A job without a first step loses all of its start so far.
 
-        With a warm start the replicas that stay lose that for their own short start alone. Those that are added start
-        on CPU of their own: until they have, the new size saves nothing yet."""
+        With a warm start, replicas that stay lose this only for their own short start. New replicas start on CPU of
+        their own; until then the new size saves nothing."""
         starting_s = self.starting_s(job)
         beside_s = (
             _takes_s(job, min(self.start_cpu_s, self.start_kept_cpu_s), job.cpu) if job.warm_start else starting_s
@@ -442,21 +441,21 @@ class ChangeCosts:
         return self.pause_s + beside_s * part + (starting_s - beside_s) * saved
 
     def move_s(self, job: Job) -> float:
-        """Of replicas to other nodes: as a rescale that saves nothing by itself."""
+        """A move of replicas costs as much as a rescale that saves nothing by itself."""
         return self.rescale_s(job)
 
     def stop_s(self, job: Job) -> float:
-        """Of stopping the job and starting it again later, without the time that it waits: nothing is trained while its
-        programs start, and what no checkpoint has is trained again."""
+        """A stop and a later start, without the wait between: no training while programs start, and training since the
+        last checkpoint is repeated."""
         return self.pause_s + self.starting_s(job) + self.lost_s
 
     def worth(self, job: Job, saved: float, now: float) -> bool:
-        """Whether a rescale costs less than it saves of the time left; with 0 saved: than the time left itself."""
+        """Whether a rescale costs less than the part `saved` of the time left; with 0: than all of the time left."""
         return time_left_s(job, now) * (saved or 1.0) > self.rescale_s(job, saved)
 
 
 def _takes_s(job: Job, cpu_s: float, held: Cpu) -> float:
-    """Seconds that the slowest replica takes for this CPU time, with the CPU that it holds or else requests."""
+    """Seconds that the slowest replica takes for this CPU time, with the CPU that it holds, else requests."""
     spec = job.spec
     types = job.placement or spec.minimum
     slowest = min((min(held.get(t, ()), default=0) or spec.requested_cpu(t) for t in types), default=0)
@@ -464,7 +463,7 @@ def _takes_s(job: Job, cpu_s: float, held: Cpu) -> float:
 
 
 def time_left_s(job: Job, now: float) -> float:
-    """Seconds that the job has left; one of unknown length is expected to run as long again as it has run."""
+    """Seconds left; a job of unknown length is expected to run as long again as it has run."""
     ran = job.executed_s + max(0.0, now - job.since_s)
     left: float | None = None
     if job.spec.total_steps is not None:

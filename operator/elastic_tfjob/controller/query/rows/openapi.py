@@ -23,7 +23,7 @@ from elastic_tfjob.controller.query.rows.listing import (
 )
 from elastic_tfjob.controller.query.rows.timeline import Happening, Size
 from elastic_tfjob.controller.query.rows.what_if import ForecastRow, WhatIfOthers, WhatIfRow
-from elastic_tfjob.scheduling.profiles import PROFILES
+from elastic_tfjob.scheduling.profiles import all_profiles
 
 __all__ = [
     "LISTED",
@@ -256,11 +256,7 @@ _QUESTION: Final[Mapping[str, Any]] = {
             "kind of node",
         },
         "node_memory": {**_QUANTITY, "description": "allocatable memory of each added node, together with node_cpu"},
-        "profile": {
-            "type": "string",
-            "enum": list(PROFILES),
-            "description": "profile with the change, with its configured parameters",
-        },
+        "profile": {},  # see `_profile`
         "namespace": {**_NAMES["namespace"], "description": "list only jobs of this namespace"},
     },
 }
@@ -326,11 +322,12 @@ def document() -> dict[str, Any]:
         }
     refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
     told = "Forecasts for jobs without and with a change, if no other job arrives."
+    question = {**_QUESTION, "properties": {**_QUESTION["properties"], "profile": _profile()}}
     paths[WHAT_IF] = {
         "post": {
             "operationId": "whatIf",
             "summary": f"{told} Nothing is written.",
-            "requestBody": {"required": True, "content": {"application/json": {"schema": _QUESTION}}},
+            "requestBody": {"required": True, "content": {"application/json": {"schema": question}}},
             "responses": {
                 "200": {"description": told, **_content(schemas, WhatIf)},
                 **{code: {"description": text, **error} for code, text in sorted(refused.items())},
@@ -354,6 +351,15 @@ def document() -> dict[str, Any]:
             },
         },
         "security": [{}, {"token": []}, {"tokenBehindProxy": []}],
+    }
+
+
+def _profile() -> dict[str, Any]:
+    """Which profiles there are depends on the packages that are installed."""
+    return {
+        "type": "string",
+        "enum": list(all_profiles()),
+        "description": "profile with the change, with its configured parameters",
     }
 
 

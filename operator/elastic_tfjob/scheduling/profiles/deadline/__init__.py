@@ -1,5 +1,5 @@
-"""As many jobs as possible meet their deadlines, each with as little as it takes; the rest goes where it brings most.
-CPU that is idle then is lent in place.
+"""deadline: as many jobs as possible meet their deadlines, each with the least resources; spare capacity goes where it
+adds most speed. Idle CPU is then lent in place.
 
 After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with the admission of ElasticFlow (Gu et al.,
 ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.profiles.deadline.plan import carry_out, guarantee
 from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import CpuRaises, cpu_for_late_jobs
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.rules import OrderKey
+from elastic_tfjob.scheduling.rules import Order, OrderKey
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import (
     CpuInPlace,
@@ -35,15 +35,14 @@ __all__ = ["DeadlineParameters"]
 
 CPU: Final = "deadline CPU"
 LENDING = (keep_for_leaving, cpu_for_late_jobs, give_back_used, raise_busy, boot, give_back_idle, grant)
-"""In this order, each with what the steps before it left."""
+"""In this order."""
 
 
 @dataclass(frozen=True, slots=True)
-class EarliestDeadline:
-    """By deadline. A round is due when a first start has settled, and its speed is believed."""
+class EarliestDeadline(Order):
+    """By deadline. A round is due when a first start has settled, so that its measured speed counts."""
 
     settle_s: float
-    drift: float = 0.0
 
     def key(self, job: Job, now: float) -> OrderKey:
         return EarliestDeadlineFirst().key(job, now)
@@ -72,24 +71,29 @@ class DeadlineParameters(DeadlineSettings):
     def _choose_sizes(self, round_: Round) -> None:
         """CPU in place comes before other sizes, unless a job with an earlier deadline, or one that is to show how fast
         it is, finds no nodes then: room is set aside for those in the totals only."""
-        outlook = DeadlineRound(round_, self)
-        raises = CpuRaises(round_.shared(CPU, lambda: _in_place(round_)), outlook) if self.lend_cpu else None
-        probe(outlook)
-        guarantee_deadlines(outlook, raises)
-        promised = [(case, case.wanted or {}) for case in outlook.cases if case.booking is not None or case.probe]
+        deadline_round = DeadlineRound(round_, self)
+        raises = CpuRaises(round_.shared(CPU, lambda: _in_place(round_)), deadline_round) if self.lend_cpu else None
+        probe(deadline_round)
+        guarantee_deadlines(deadline_round, raises)
+        promised = [
+            (job_case, job_case.wanted or {})
+            for job_case in deadline_round.cases
+            if job_case.booking is not None or job_case.probe
+        ]
         mark, before, refusals = round_.room.mark(), dict(round_.changes), dict(round_.refusals)
-        carry_out(outlook)
+        carry_out(deadline_round)
         if raises is None or not any(
-            lacking(round_.placement(case.job), wanted) and raises.came_before(case) for case, wanted in promised
+            lacking(round_.placement(job_case.job), wanted) and raises.came_before(job_case)
+            for job_case, wanted in promised
         ):
             return
         round_.undo(mark, {key: before.get(key) for key in round_.changes})
         round_.refusals = refusals
         raises.withdraw_all()
-        outlook = DeadlineRound(round_, self)
-        probe(outlook)
-        guarantee_deadlines(outlook)
-        carry_out(outlook)
+        deadline_round = DeadlineRound(round_, self)
+        probe(deadline_round)
+        guarantee_deadlines(deadline_round)
+        carry_out(deadline_round)
 
     def profile(self, name: str) -> Profile:
         # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured

@@ -1,4 +1,5 @@
-"""What a job gains from each size: the sizes that help it, how fast it is there, and what they take."""
+"""Curves: a job's useful sizes, its speed at each, and what they cost; and the Timeline that reserves capacity for
+them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ __all__ = [
     "Sizes",
     "Timeline",
     "Way",
-    "curve_view",
+    "curve_index",
 ]
 
 
@@ -48,8 +49,8 @@ set aside for it."""
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a job may go on its curve: `current` is the row that it has (0: none of them), from which it goes to row
-    `first` at least, and `last` is the largest row that it may get. Below `current` it may have any row up to that."""
+    """The rows to which a job may go on its curve. `current`: the row that it has (0: none), from which it goes to row
+    `first` or higher; `last`: the largest row that it may get. Below `current` it may get any row."""
 
     current: int
     first: int
@@ -73,7 +74,7 @@ NO_INCREMENTS: Final[Increments] = np.zeros((0, 3 + len(NOTHING)))
 
 
 class CurveIncrements:
-    """The increments of a curve, from each row found once. Arguments are as in Curve: row 0 stands for nothing."""
+    """The increments of a curve, computed once per row. Arguments are as in Curve: row 0 stands for nothing."""
 
     def __init__(self, rates: Sequence[float], share: Sequence[float], demand: Sequence[Sequence[float]]) -> None:
         self._rates, self._share, self._demand = rates, share, demand
@@ -81,7 +82,8 @@ class CurveIncrements:
         self._made: dict[tuple[int, Way], Increments] = {}
 
     def better(self, row: int, start: int) -> list[tuple[int, float]]:
-        """The rows from `start` on that gain more for their share, coming from `row`, than all between: with that."""
+        """The rows from `start` on that gain more for their share, coming from `row`, than all rows between; with that
+        gain."""
         rows = self._better.get((row, start))
         if rows is None:
             rows, best = [], 0.0
@@ -119,16 +121,16 @@ Floats = NDArray[np.float64]
 Sizes = Literal["all", "front", "doublings"]
 
 EACH_UP_TO: Final = 16
-"""So many sizes of a job are each looked at; where there are more, the larger ones in steps of about a quarter."""
+"""The first sizes of a job are each considered; larger ones in steps of about a quarter."""
 STRIDE: Final = 1.25
 MOST_ROOTS: Final = 512
-"""Of more worker counts than that, only doublings are looked at."""
+"""With more worker counts than this, only doublings are considered."""
 DIGITS: Final = "9g"
-"""Speeds are compared to so many digits: two ways to reckon the same speed differ in the last ones."""
+"""Speeds are compared to nine digits, since two ways to compute the same speed differ in the last ones."""
 
 
 class Plain(NamedTuple):
-    """The arrays of a curve as lists: of a few numbers each, where loops are faster."""
+    """The arrays of a curve as lists, where loops over a few numbers are faster."""
 
     rates: list[float]
     share: list[float]
@@ -137,10 +139,9 @@ class Plain(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """The sizes of a job that are each faster than all below. Row 0 of the arrays stands for nothing, row k for
+    """The sizes of a job that are each faster than all smaller ones. Row 0 of the arrays stands for nothing, row k for
     `sizes[k - 1]`: steps per second, demand per resource (columns as in Resources), and the dominant share of the
-    cluster. `known`: whether the speed is; else it is 1 at the least size, and rises by the prior.
-    """
+    cluster. `known`: whether the speed is known; else it is 1 at the least size, and rises by the prior."""
 
     sizes: tuple[Counts, ...]
     rates: Floats
@@ -171,7 +172,7 @@ class Curve:
         return {_held(size): k for k, size in reversed([*enumerate(self.sizes, 1)])}
 
     def index(self, counts: Counts) -> int:
-        """The row of this size; 0 where it is none of them."""
+        """The row of this size; 0 where the curve does not have it."""
         return self._rows.get(_held(counts), 0)
 
 
@@ -180,7 +181,7 @@ def _held(counts: Counts) -> frozenset[tuple[str, int]]:
 
 
 def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve | None:
-    """None: no size of it fits the cluster."""
+    """None: no size of the job fits the cluster."""
     # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
     # believed would change with that.
     known = replace(prediction_of(job, past), use={})
@@ -195,8 +196,8 @@ def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve
 
 
 def _as_now(job: Job) -> Speed | None:
-    """What the job showed at other sizes. A smaller size had CPU enough if its workers held, together, no more than
-    those of now do: theirs goes to it."""
+    """The speeds of the job at other sizes. A smaller size had enough CPU if its workers together held no more than the
+    present ones do: it would get their CPU."""
     speed, workers = job.speed, job.counts.get(WORKER, 0)
     if not isinstance(speed, OnlineSpeed) or not speed.cpu or not workers:
         return speed
@@ -218,7 +219,7 @@ def _shares(demands: Iterable[Resources], total: Resources) -> Floats:
 
 
 def scaled(curve: Curve, spec: JobSpec, total: Resources) -> Curve:
-    """The same sizes, as shares of a cluster with these totals."""
+    """The same sizes, with shares of a cluster with these totals."""
     share = _shares((spec.demand(counts) for counts in curve.sizes), total)
     if np.array_equal(share, curve.share):
         return curve
@@ -227,8 +228,8 @@ def scaled(curve: Curve, spec: JobSpec, total: Resources) -> Curve:
 
 
 def scales(spec: JobSpec, *totals: Resources) -> bool:
-    """Whether the job has the same sizes in clusters with each of these totals: all of its own fit, and which those are
-    does not follow from what each takes of the cluster."""
+    """Whether the job has the same sizes in clusters with either of these totals: all its sizes fit, and which of them
+    are useful does not depend on shares."""
     most = {g.type: g.maximum if g.type == WORKER else g.count for g in spec.groups}
     return not _adds_servers(spec) and all(spec.demand(most).within(total) for total in totals)
 
@@ -239,7 +240,7 @@ def _adds_servers(spec: JobSpec) -> bool:
 
 
 def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterator[tuple[Counts, float]]:
-    """Sizes and their speed, the smallest first, each faster than all before it."""
+    """Sizes and their speeds, smallest first, each faster than all before it."""
     spec, fastest, rates = job.spec, 0.0, _Rates(job, known)
     sizes: Iterable[Counts] = _by_workers(job, how)
     if _adds_servers(spec):
@@ -258,7 +259,7 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
 
 
 class _Rates:
-    """How fast a job is at each size, reckoned once: a climb by workers and PSs comes by a size more than once."""
+    """The job's speed at each size, computed once: the search comes to a size more than once."""
 
     def __init__(self, job: Job, known: Prediction) -> None:
         self._known = known
@@ -266,7 +267,7 @@ class _Rates:
         self._found: dict[tuple[tuple[str, int], ...], float | None] = {}
 
     def at(self, counts: Counts) -> float | None:
-        """Steps per second; None where they are not known."""
+        """Steps per second; None where unknown."""
         key = tuple(counts.items())
         if key not in self._found:
             self._found[key] = self._find(counts)
@@ -282,7 +283,7 @@ class _Rates:
 
 
 def _by_workers(job: Job, how: Sizes) -> Iterator[Counts]:
-    """Worker counts between the bounds, beside the least number of PSs."""
+    """Worker counts within the bounds, with the least number of PSs."""
     spec = job.spec
     group = spec.group(WORKER)
     if not spec.elastic or group is None or group.minimum == group.maximum:
@@ -317,7 +318,7 @@ def _thinned(numbers: list[int], kept: set[int]) -> Iterator[int]:
 
 
 def _front(job: Job, total: Resources) -> Iterator[Counts]:
-    """All sizes that are faster than each that costs less, and the one that the job has."""
+    """All sizes that are faster than every cheaper one, and the job's present size."""
     points = HullRule(per_resource=True).front(job, total)
     sizes = [(cost, size) for cost, _, size in points]
     if job.placement and job.spec.within_bounds(job.counts) == job.counts:
@@ -329,8 +330,8 @@ def _front(job: Job, total: Resources) -> Iterator[Counts]:
 
 
 def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]:
-    """From the least size by the worker, the PS, or one of each that gains most for the share that it takes; by way of
-    the size that it has."""
+    """From the least size, add the worker, the PS, or one of each that gains most for its share; the job's present size
+    is included."""
     spec, size = job.spec, dict(job.spec.minimum)
     most = {group.type: group.maximum for group in spec.groups}
     counts = job.counts
@@ -348,7 +349,7 @@ def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]
 
 
 def _measured(job: Job) -> Iterator[Counts]:
-    """Sizes that the job has run at: the way by the best next size need not come by the best of them."""
+    """The sizes that the job has run at: adding the best next replica need not reach the best of them."""
     if isinstance(job.speed, OnlineSpeed):
         for servers, workers in job.speed.measured:
             size = {**job.spec.minimum, PS: servers, WORKER: workers}
@@ -359,7 +360,7 @@ def _measured(job: Job) -> Iterator[Counts]:
 def _best_more(
     spec: JobSpec, rates: _Rates, total: Resources, between: tuple[Counts, Counts], *, harm: bool
 ) -> dict[str, int] | None:
-    """Of the sizes right above the first, up to the second. `harm`: even if it is slower."""
+    """The best of the sizes right above the first, up to the second. `harm`: even if it is slower."""
     size, bounds = between
     best: tuple[float, dict[str, int]] | None = None
     rate, held = rates.at(size) or 0.0, spec.demand(size).dominant_share(total)
@@ -377,13 +378,13 @@ def _best_more(
 
 
 def prior(curve: Curve) -> Curve:
-    """Speeds in proportion to the share to the power of the prior, 1 at the least size."""
+    """Speeds proportional to the share to the power of the prior, 1 at the least size."""
     share = curve.share
     return replace(curve, rates=np.concatenate([[0.0], (share[1:] / share[1]) ** PRIOR_EXPONENT]), known=False)
 
 
 def told(job: Job) -> bool:
-    """Whether the job's speed is known at its sizes whatever others of its name have shown."""
+    """Whether the job's speed at its sizes is known without finished jobs of the same model."""
     speed = job.speed
     if speed is None or isinstance(speed, OnlineSpeed):
         return False
@@ -392,8 +393,8 @@ def told(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A curve (None: no size fits), what it follows from, and the row of it that the job has. `told`: whether the past
-    tells nothing of it."""
+    """A curve (None: no size fits), what it was computed from, and the job's row in it. `told`: whether it does not
+    depend on finished jobs."""
 
     total: Resources
     past: Past | None
@@ -404,8 +405,8 @@ class Kept:
 
 
 class CurveView:
-    """A view that keeps each job's curve while nothing changes that it follows from. Where only the totals of the
-    cluster change (nodes come on loan, and go) most curves stay but for their shares."""
+    """An index that keeps each job's curve until something that it depends on changes. Where only the totals of the
+    cluster change (borrowed nodes come and go), most curves keep all but their shares."""
 
     def __init__(self, how: Sizes) -> None:
         self._how = how
@@ -428,8 +429,8 @@ class CurveView:
         return True
 
     def of(self, job: Job, total: Resources, past: Past | None, settled: bool) -> tuple[Curve | None, int]:
-        """The curve of a job in a cluster with these totals, and the row that it has; 0 where it has none of them.
-        `settled`: whether the speed at which it trains now is to be believed."""
+        """The curve of a job in a cluster with these totals, and the job's row in it; 0 where it has none of the sizes.
+        `settled`: whether its present speed counts."""
         kept = self._kept.get(job.spec.key)
         if kept is not None and (kept.settled != settled or not (kept.told or kept.past is past)):
             kept = None
@@ -438,7 +439,7 @@ class CurveView:
         return kept.curve, kept.current
 
     def _found(self, job: Job, total: Resources, past: Past | None, settled: bool, other: Kept | None) -> Kept:
-        """`other`: what was kept for other totals."""
+        """`other`: the curve for other totals."""
         if other is not None and other.curve is not None and scales(job.spec, total, other.total):
             return replace(other, total=total, curve=scaled(other.curve, job.spec, total))
         seen = job if settled else replace(job, steps_per_s=0.0)
@@ -447,7 +448,7 @@ class CurveView:
         return Kept(total, past, told(job), settled, curve, current)
 
 
-def curve_view(how: Sizes) -> Callable[[Snapshot], CurveView]:
+def curve_index(how: Sizes) -> Callable[[Snapshot], CurveView]:
     return lambda snapshot: CurveView(how)
 
 
@@ -463,9 +464,9 @@ ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job needs to be done: `left` steps, by `by_s` seconds from now. It trains nothing for `delay_s`, and for
-    `pause_s` more where its size is not row `current` of its curve. A larger size than that takes `start_s` to start,
-    and meanwhile the job trains as it is, at half its speed: the replicas that stay start their next program, too."""
+    """What a job needs until its end: `left` steps, by `by_s` seconds from now. It does not train for `delay_s`, and
+    for `pause_s` more where its size is not row `current` of its curve. A larger size takes `start_s` to start;
+    meanwhile the job trains at half its speed, since the replicas that stay also start their next program."""
 
     left: float
     by_s: float
@@ -475,7 +476,7 @@ class Need:
     start_s: float = 0.0
 
     def steps(self, curve: Curve) -> Floats:
-        """By row of the curve: steps it would make if it trained all the time, in which the pauses count as steps."""
+        """By row of the curve, the steps that it would make without pauses, where pauses count as steps."""
         rates, now = curve.rates, self.current
         steps: Floats = self.left + (self.delay_s + self.pause_s) * rates
         if now:
@@ -484,7 +485,7 @@ class Need:
         return steps
 
     def lasts_s(self, curve: Curve, row: int) -> float:
-        """Seconds to its end at this row."""
+        """Seconds until the end at this row."""
         rates, now = curve.plain.rates, self.current
         if row == now:
             return self.delay_s + self.left / rates[row]
@@ -492,14 +493,14 @@ class Need:
         return self.delay_s + self.pause_s + (self.left + started) / rates[row]
 
     def least_s(self, curve: Curve) -> float:
-        """Seconds to its end at the best size."""
+        """Seconds until the end at the best size."""
         return min((self.lasts_s(curve, row) for row in range(1, len(curve.plain.rates))), default=inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What is set aside for a job: row of its curve in the first slot and at most, what it takes by resource, and the
-    area (share of the cluster times seconds)."""
+    """Capacity reserved for a job: the row of its curve in the first slot, the largest row, the resources that it
+    takes, and the area (share of the cluster times seconds)."""
 
     first: int
     cap: int
@@ -508,7 +509,7 @@ class Booking:
 
 
 class Timeline:
-    """`free` by resource (columns as in Resources) and slot. Times in seconds from now."""
+    """`free` by resource (columns as in Resources) and slot. Times are seconds from now."""
 
     def __init__(self, free: Resources, deadlines: Iterable[float]) -> None:
         ends = np.unique(np.array([d for d in deadlines if 0 < d < inf], dtype=np.float64))
@@ -523,13 +524,13 @@ class Timeline:
         self.free: Floats = np.repeat(np.array(free, dtype=np.float64)[:, None], len(edges), axis=1)
 
     def hold(self, demand: Resources, until_s: float, times: int = 1) -> None:
-        """Take this away (times -1: give it back) from now until then, in the first slot at least."""
+        """Take this away (times -1: give it back) from now until then, at least in the first slot."""
         slots = max(1, int(np.searchsorted(self.starts, until_s)))
         self.free[:, :slots] -= times * np.array(demand, dtype=np.float64)[:, None]
 
     def book(self, curve: Curve, need: Need) -> Booking | None:
-        """Set aside the least cap with which the job is done in time, as early as there is room; None where it is
-        not."""
+        """Reserve the least cap with which the job ends in time, as early as there is room; None where there is no
+        room."""
         slots = int(self.starts.searchsorted(need.by_s))
         if not slots:
             return None

@@ -1,4 +1,4 @@
-"""What the steps of one round share: the jobs it looks at, what is known of each, and what each is to get."""
+"""DeadlineRound: the jobs of one round, what is known about each, and what each gets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.forecasts import work_left
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_view
+from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_index
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
@@ -91,10 +91,10 @@ BEST_EFFORT: Final = Reason("best-effort")
 
 @dataclass(slots=True)
 class JobCase:
-    """One job. `current`: the row of its curve that it has, 0 for nothing or another size. `row`: what it is to get
-    now, no larger than `most`. `booking`: what is set aside so that it meets its deadline. `why`: shown with a change,
-    or to who waits. `kept`: it stays as it is, at a size that is none of its curve's. `beyond`: what it holds now
-    beside what is set aside."""
+    """One job. `current`: the row of its curve that it has; 0 for nothing, or a size outside the curve. `row`: the row
+    that it gets now, at most `most`. `booking`: the capacity reserved so that it meets its deadline. `why`: the reason
+    of its change, or why it waits. `kept`: it does not change, at a size outside its curve. `beyond`: what it holds now
+    beyond the reserved capacity."""
 
     job: Job
     curve: Curve
@@ -110,32 +110,32 @@ class JobCase:
 
     @property
     def timed(self) -> bool:
-        """Whether it has a deadline, and all is known that tells whether it meets that."""
+        """Whether it has a deadline, and its speed and work are known."""
         return self.need.by_s < inf and self.curve.known and self.need.left < inf
 
     @property
     def wanted(self) -> Counts | None:
-        """The size that it is to get; None: nothing."""
+        """The size that it gets; None: nothing."""
         return self.curve.sizes[self.row - 1] if self.row else None
 
     @property
     def changes(self) -> bool:
-        """Whether it has another size than it is to get."""
+        """Whether its size changes."""
         return self.row != self.current or (not self.current and bool(self.job.placement))
 
 
 class DeadlineRound:
-    """`cases` in the order of deadlines. `total`: what the cluster has; `timeline`: what is free of it, without jobs
-    that cannot be changed now, and those that are `left_out`, since `plans` does not take them."""
+    """`cases` in the order of deadlines. `total`: the resources of the cluster; `timeline`: what is free of them over
+    time, without jobs that cannot be changed now and without `left_out` jobs, which `plans` excludes."""
 
     def __init__(self, round_: Round, settings: DeadlineSettings, plans: Callable[[Job], bool] | None = None) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
-        # Of those that run, the first ones share what they hold; the others stay as they are.
+        # The first `most_planned` running jobs share what they hold; the others do not change.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = usable_total(round_)
-        curves = snapshot.view(("deadline curves", settings.sizes), curve_view(settings.sizes))
+        curves = snapshot.index(("deadline curves", settings.sizes), curve_index(settings.sizes))
         self.cases: list[JobCase] = []
         self.unfit: list[Job] = []
         self.left_out: list[Job] = []
@@ -169,50 +169,50 @@ class DeadlineRound:
                 ChangeCosts(settings.pause_s, settings.prepare_cpu_s).starting_as_requested_s(job) if current else 0.0
             )
             need = Need(steps, by_s, delay, settings.pause_s, current, start_s)
-            case = JobCase(job, curve, need, current, probe=self._probe(job, curve))
-            self.cases.append(case)
+            job_case = JobCase(job, curve, need, current, probe=self._probe(job, curve))
+            self.cases.append(job_case)
         self.probing = self._fixed_probes(open_.aside)
         self.free = free.positive()
-        self.timeline = Timeline(self.free, [case.need.by_s for case in self.cases if case.timed])
+        self.timeline = Timeline(self.free, [job_case.need.by_s for job_case in self.cases if job_case.timed])
 
     def _probe(self, job: Job, curve: Curve) -> bool:
-        """Whether it has to run for its speed to be known; one that ran and was stopped has shown all that it does."""
+        """Whether it must run so that its speed becomes known. A stopped job has already run."""
         return not curve.known and (bool(job.placement) or job.steps <= 0)
 
     def _fixed_probes(self, aside: Mapping[str, Job]) -> float:
-        """Share of the cluster of jobs that cannot be stopped and have just started."""
+        """The share of the cluster held by jobs that cannot be stopped and have just started."""
         fixed = [aside[job.key] for job in self.round.running_in_order() if job.key in aside] if aside else []
         now, settle_s = self.round.now, self.settings.settle_s
         fresh = [job for job in fixed if job.steps_per_s <= 0 or not settled(job, now, settle_s)]
         return sum(job.holds.dominant_share(self.total) for job in fresh)
 
-    def first_row(self, case: JobCase, room: Resources) -> int:
+    def first_row(self, job_case: JobCase, room: Resources) -> int:
         """The size that a job of unknown speed starts with: the least, or the largest up to the declared one that there
         is room for."""
         if self.settings.start == "least":
             return 1
-        spec, sizes = case.job.spec, case.curve.sizes
+        spec, sizes = job_case.job.spec, job_case.curve.sizes
         most = sum(spec.declared.values())
         fitting = (
             k for k, size in enumerate(sizes, 1) if sum(size.values()) <= most and spec.demand(size).within(room)
         )
         return max(fitting, default=1)
 
-    def lower(self, case: JobCase, row: int) -> None:
+    def lower(self, job_case: JobCase, row: int) -> None:
         """Have a job get less than what was set aside for it now: there are no nodes for that."""
-        if case.booking is not None:
-            self.timeline.release(case.booking)
-            case.booking = None
-            self.timeline.hold(case.beyond, 0.0, -1)
-            case.beyond = NOTHING
-        elif case.row:
-            self.timeline.hold(case.job.spec.demand(case.curve.sizes[case.row - 1]), 0.0, -1)
-        if not row and case.job.placement:
-            case.kept = True
-            self.timeline.hold(case.job.holds, 0.0)
+        if job_case.booking is not None:
+            self.timeline.release(job_case.booking)
+            job_case.booking = None
+            self.timeline.hold(job_case.beyond, 0.0, -1)
+            job_case.beyond = NOTHING
+        elif job_case.row:
+            self.timeline.hold(job_case.job.spec.demand(job_case.curve.sizes[job_case.row - 1]), 0.0, -1)
+        if not row and job_case.job.placement:
+            job_case.kept = True
+            self.timeline.hold(job_case.job.holds, 0.0)
         elif row:
-            self.timeline.hold(case.job.spec.demand(case.curve.sizes[row - 1]), 0.0)
-        case.row = row
+            self.timeline.hold(job_case.job.spec.demand(job_case.curve.sizes[row - 1]), 0.0)
+        job_case.row = row
 
     def room_now(self) -> Resources:
         """What is free now beside what is set aside for now."""
@@ -221,7 +221,7 @@ class DeadlineRound:
 
 def _taken_back(round_: Round, aside: Mapping[str, Job]) -> Resources:
     """CPU that jobs which keep their sizes held beyond their requests, and that counts as free in this round."""
-    lent = round_.snapshot.view("repair candidates", repair_candidates).lent
+    lent = round_.snapshot.index("repair candidates", repair_candidates).lent
     jobs = [aside[key] for key in lent if key in aside]
     return Resources(sum(job.spec.extra_cpu(job.cpu) - job.spec.extra_cpu(round_.cpu(job)) for job in jobs))
 

@@ -1,4 +1,4 @@
-"""What deadlines leave over goes where it brings most."""
+"""SpareCapacity: what deadlines leave goes where it adds most speed; and CPU in place for jobs that would be late."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
@@ -30,37 +30,38 @@ from elastic_tfjob.scheduling.steps.sizes import time_left_s
 __all__ = ["CpuRaises", "SpareCapacity", "cpu_for_late_jobs"]
 
 LEAST_S: Final = 1.0
-"""A job that is about to end counts as if it had this left."""
+"""The least seconds that a job is assumed to have left."""
 
 Entry = tuple[float, int, int]
-"""(-gain, case, row): the best larger size of a case when it was looked at."""
+"""(-gain, case, row): the best larger size of a case, as last computed."""
 
 
 class SpareCapacity:
-    """To the job whose speed, relative to what it has left, gains most for the share of the cluster, size by size.
+    """Size by size, capacity goes to the job with the largest gain in speed, relative to its remaining work, per share
+    of the cluster.
 
     So short jobs come before long ones, and a second worker before a tenth. The gain grows with the age of the job
-    over the time that it needs (highest response ratio next, Brinch Hansen, 1971), so that nobody waits for ever.
+    relative to the time that it needs (highest response ratio next, Brinch Hansen, 1971), so no job waits forever.
 
     While there is room for all that is asked for, who comes next does not depend on it, and all turns are found at
     once, on arrays; from where something is short on, one after the other.
     """
 
-    def __init__(self, outlook: DeadlineRound) -> None:
-        self._outlook, self._cases = outlook, outlook.cases
-        self._power = outlook.settings.speed_power
-        self._bonus = 1 + outlook.settings.keep
+    def __init__(self, deadline_round: DeadlineRound) -> None:
+        self._outlook, self._cases = deadline_round, deadline_round.cases
+        self._power = deadline_round.settings.speed_power
+        self._bonus = 1 + deadline_round.settings.keep
         """By this much more what a job has is worth to it than the same to another."""
         self._kept = -1
         self._values: Floats = np.zeros(len(self._cases))
         self._untold: Sequence[int] = range(len(self._cases))
         """Those whose worth goes by what is usual; at first all."""
-        self._ways = [_way(case, outlook.settings.min_gain) for case in self._cases]
+        self._ways = [_way(job_case, deadline_round.settings.min_gain) for job_case in self._cases]
         self._increments = [NO_INCREMENTS] * len(self._cases)
 
     def share(self, lowered: Iterable[int] | None = None) -> None:
-        """Share all that is free: the rows of the cases become what each gets beside the row that it has. `lowered`:
-        the places of the cases whose row or `most` is not as it was when it was shared last; None: all."""
+        """Share all that is free: the rows of the cases become the rows that they get. `lowered`: the places of the
+        cases whose row or `most` has changed since the last call; None: all."""
         self._look(lowered)
         self._one_by_one(*self._while_room(self._free()))
 
@@ -73,9 +74,9 @@ class SpareCapacity:
             self._increments[k] = self._increments_of(k)
 
     def _value(self) -> None:
-        """What a step per second, for the share of the cluster, is worth to each case: as long as no more of them stay
-        as they are."""
-        kept = sum(case.kept for case in self._cases)
+        """The value of a step per second per share of the cluster, for each case, until more cases are kept as they
+        are."""
+        kept = sum(job_case.kept for job_case in self._cases)
         if kept == self._kept:
             return
         self._kept, now = kept, self._outlook.round.now
@@ -83,24 +84,24 @@ class SpareCapacity:
             return
         usual, settings = _usual_s(self._cases), self._outlook.settings
         for k in self._untold:
-            case = self._cases[k]
-            left_s = max(LEAST_S, _left_s(case, now, usual))
-            age_s = max(0.0, now - case.job.spec.arrival_s) if settings.ageing else 0.0
-            slow = left_s**settings.left_power * case.curve.plain.rates[1] ** self._power
+            job_case = self._cases[k]
+            left_s = max(LEAST_S, _left_s(job_case, now, usual))
+            age_s = max(0.0, now - job_case.job.spec.arrival_s) if settings.ageing else 0.0
+            slow = left_s**settings.left_power * job_case.curve.plain.rates[1] ** self._power
             self._values[k] = (1 + age_s / left_s) / slow
         self._untold = [k for k in self._untold if not _told(self._cases[k])]
 
     def _increments_of(self, k: int) -> Increments:
-        case, way = self._cases[k], self._ways[k]
-        if case.kept or (case.probe and case.row):
+        job_case, way = self._cases[k], self._ways[k]
+        if job_case.kept or (job_case.probe and job_case.row):
             return NO_INCREMENTS
-        most = max(1, case.current) if case.probe and case.most is None else case.most
+        most = max(1, job_case.current) if job_case.probe and job_case.most is None else job_case.most
         if most is not None and most < way.last:
             way = self._ways[k] = Way(way.current, way.first, most)
-        return case.curve.increments(self._power).of(case.row, way)
+        return job_case.curve.increments(self._power).of(job_case.row, way)
 
     def _while_room(self, free: list[float]) -> tuple[list[Entry], list[float]]:
-        """Take the turns that come before all in which something is short: what is asked for next, and what is free
+        """Take all turns before the first one that lacks a resource. Returns the next increments and what is free
         then."""
         by_case = self._increments
         lengths = np.array([len(increments) for increments in by_case])
@@ -142,8 +143,8 @@ class SpareCapacity:
         heapify(heap)
         while heap:
             _, k, row = heappop(heap)
-            case = cases[k]
-            want, has = case.curve.plain.demand[row], case.curve.plain.demand[case.row]
+            job_case = cases[k]
+            want, has = job_case.curve.plain.demand[row], job_case.curve.plain.demand[job_case.row]
             left = [
                 free[0] - (want[0] - has[0]),
                 free[1] - (want[1] - has[1]),
@@ -153,19 +154,19 @@ class SpareCapacity:
             ]
             if min(left) >= 0:
                 free = left
-                case.row = row
+                job_case.row = row
             then = self._next(k, free)
             if then is not None:
                 heappush(heap, then)
 
     def _next(self, k: int, free: list[float]) -> Entry | None:
-        """The best larger size of a case that fits; None where there is none that pays."""
-        case, way = self._cases[k], self._ways[k]
-        demand, row = case.curve.plain.demand, case.row
+        """The best larger size of a case that fits; None where none pays."""
+        job_case, way = self._cases[k], self._ways[k]
+        demand, row = job_case.curve.plain.demand, job_case.row
         start, last = way.beyond(row)
         held = demand[row]
         cpu, memory, accelerators, pods, storage = free
-        for larger, gain in reversed(case.curve.increments(self._power).better(row, start)):
+        for larger, gain in reversed(job_case.curve.increments(self._power).better(row, start)):
             want = demand[larger]
             if (
                 larger <= last
@@ -179,10 +180,10 @@ class SpareCapacity:
         return None
 
 
-def _way(case: JobCase, min_gain: float) -> Way:
-    """Where a case may go: beyond what it has only where that pays, and is worth the pause; where a larger size has to
-    start first, only if the job ends so much earlier with that."""
-    curve, need, current = case.curve, case.need, case.current
+def _way(job_case: JobCase, min_gain: float) -> Way:
+    """The rows to which a case may go: above its present row only where that pays for the pause; and where a larger
+    size must start first, only if the job then ends correspondingly earlier."""
+    curve, need, current = job_case.curve, job_case.need, job_case.current
     rates = curve.plain.rates
     last = len(rates) - 1
     if not current:
@@ -197,7 +198,7 @@ def _way(case: JobCase, min_gain: float) -> Way:
 
 
 def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
-    """By when each increment has its turn: one that gains more than the one below it comes right after that."""
+    """The turn of each increment: one that gains more than the one below it comes right after that."""
     rises = np.flatnonzero((gains[1:] > gains[:-1]) & (whose[1:] == whose[:-1]))
     if not len(rises):
         return gains
@@ -208,23 +209,31 @@ def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
     return falling
 
 
-def _left_s(case: JobCase, now: float, usual: float) -> float:
-    """Seconds that the job has left at its least size; where nothing tells that, what is usual, but no less than it has
-    run so far."""
-    if _told(case):
-        return case.need.left / case.curve.plain.rates[1]
-    lasts = time_left_s(case.job, now)
-    return lasts if case.job.spec.duration_s is not None and case.job.spec.total_steps is None else max(usual, lasts)
+def _left_s(job_case: JobCase, now: float, usual: float) -> float:
+    """Seconds that the job has left at its least size; where unknown, the usual time, but at least as long as it has
+    run."""
+    if _told(job_case):
+        return job_case.need.left / job_case.curve.plain.rates[1]
+    lasts = time_left_s(job_case.job, now)
+    return (
+        lasts
+        if job_case.job.spec.duration_s is not None and job_case.job.spec.total_steps is None
+        else max(usual, lasts)
+    )
 
 
-def _told(case: JobCase) -> bool:
-    """Whether it is known how long the job has left."""
-    return case.curve.known and case.need.left < inf
+def _told(job_case: JobCase) -> bool:
+    """Whether the job's remaining time is known."""
+    return job_case.curve.known and job_case.need.left < inf
 
 
 def _usual_s(cases: list[JobCase]) -> float:
-    """What jobs that are known have left, in the mean."""
-    known = [case.need.left / case.curve.plain.rates[1] for case in cases if not case.kept and _told(case)]
+    """The mean remaining time of jobs for which it is known."""
+    known = [
+        job_case.need.left / job_case.curve.plain.rates[1]
+        for job_case in cases
+        if not job_case.kept and _told(job_case)
+    ]
     return sum(known) / len(known) if known else LEAST_S
 
 
@@ -240,53 +249,56 @@ MARGIN: Final = 0.1
 
 
 class Want(NamedTuple):
-    """Millicores by replica that are enough for a deadline, and the steps per second expected with them."""
+    """Millicores per replica that suffice for a deadline, and the steps per second expected with them."""
 
     cpu: Cpu
     steps_per_s: float
 
 
 class CpuRaises:
-    """Running jobs that keep their size, with more CPU. Their curves end there, faster and with that CPU. Jobs whose
-    size is not chosen in this round have their turn among the others."""
+    """Running jobs that keep their size, with more CPU. Their curves end at that size, faster and with that CPU. Jobs
+    whose size is not chosen in this round take part, too."""
 
-    def __init__(self, lending: CpuInPlace, outlook: DeadlineRound) -> None:
-        self._lending, self._outlook = lending, outlook
-        chosen = {case.job.key for case in outlook.cases}
+    def __init__(self, lending: CpuInPlace, deadline_round: DeadlineRound) -> None:
+        self._lending, self._outlook = lending, deadline_round
+        chosen = {job_case.job.key for job_case in deadline_round.cases}
         self._others = _late(lending, chosen)[::-1]
         self._before: dict[str, Curve] = {}
 
-    def take(self, case: JobCase) -> bool:
-        """Whether its nodes have the CPU with which it is in time as it is; that is then set aside there."""
-        job, curve, row, outlook = case.job, case.curve, case.current, self._outlook
-        believed = row and settled(job, outlook.round.now, outlook.settings.settle_s)
+    def take(self, job_case: JobCase) -> bool:
+        """Whether the job's nodes have the CPU with which it is in time at its present size; that CPU is then
+        reserved."""
+        job, curve, row, deadline_round = job_case.job, job_case.curve, job_case.current, self._outlook
+        believed = row and settled(job, deadline_round.round.now, deadline_round.settings.settle_s)
         want = _want(self._lending, job, spare=0.0) if believed else None
         if want is None or not _granted(self._lending, job, want):
             return False
         self._before[job.key] = curve
-        case.curve = _ending(curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)), outlook.total)
+        job_case.curve = _ending(
+            curve, row, want.steps_per_s, Resources(job.spec.extra_cpu(want.cpu)), deadline_round.total
+        )
         return True
 
-    def withdraw(self, case: JobCase) -> None:
-        """The job may get another size after all."""
-        curve = self._before.pop(case.job.key, None)
+    def withdraw(self, job_case: JobCase) -> None:
+        """Allow the job another size again."""
+        curve = self._before.pop(job_case.job.key, None)
         if curve is not None:
-            case.curve = curve
-            self._lending.grants.withdraw(case.job)
+            job_case.curve = curve
+            self._lending.grants.withdraw(job_case.job)
 
     def withdraw_all(self) -> None:
-        """As if none had been raised; the curves stay as they are."""
+        """Take back all CPU; the curves do not change."""
         for job in [*self._lending.grants.jobs.values()]:
             self._lending.grants.withdraw(job)
 
-    def came_before(self, case: JobCase) -> bool:
-        """Whether a job with a later deadline was raised, or any, where it is to show its speed first."""
+    def came_before(self, job_case: JobCase) -> bool:
+        """Whether a job with a later deadline got CPU; or any job, where this one must first show its speed."""
         raised = [_deadline(job) for job in self._lending.grants.jobs.values()]
-        return bool(raised) and (case.probe or _deadline(case.job) < max(raised))
+        return bool(raised) and (job_case.probe or _deadline(job_case.job) < max(raised))
 
-    def take_before(self, case: JobCase) -> None:
-        """Have those with earlier deadlines whose size is not chosen take theirs."""
-        while self._others and self._others[-1][0] < _deadline(case.job):
+    def take_before(self, job_case: JobCase) -> None:
+        """Let jobs with earlier deadlines whose size is not chosen take their CPU."""
+        while self._others and self._others[-1][0] < _deadline(job_case.job):
             by_s, key, want = self._others.pop()
             job = self._lending.round.job(key)
             if _granted(self._lending, job, want):
@@ -295,8 +307,8 @@ class CpuRaises:
 
 
 def cpu_for_late_jobs(lending: CpuInPlace) -> None:
-    """In the order of deadlines, and before CPU is lent to whoever is busy. A job that would be late all the same is
-    left to that, and so is one for which its nodes have too little left."""
+    """Give CPU in the order of deadlines, before it is lent to busy jobs. Jobs that would be late all the same, or
+    whose nodes have too little left, get none here."""
     for _, key, want in _late(lending):
         _granted(lending, lending.round.job(key), want)
 
@@ -306,7 +318,8 @@ def _deadline(job: Job) -> float:
 
 
 def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[float, str, Want]]:
-    """Deadlines and keys of the jobs that need more than they request, the earliest first, with what is enough."""
+    """Deadlines and keys of the jobs that need more CPU than they request, earliest first, with the CPU that
+    suffices."""
     jobs = {job.key: job for job in lending.lent if job.key not in without}
     jobs |= {key: lending.round.job(key) for key in lending.busy if key not in without}
     late = [(_deadline(job), key, want) for key, job in jobs.items() if (want := _want(lending, job))]
@@ -314,7 +327,7 @@ def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[fl
 
 
 def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: Resources) -> Curve:
-    """The curve up to this row, where the job is that fast with this much more."""
+    """The curve up to this row, where the job is this fast with this much more CPU."""
     rates, demand, share = (part[: row + 1].copy() for part in (curve.rates, curve.demand, curve.share))
     rates[row] = max(steps_per_s, rates[row])
     demand[row] += more
@@ -323,7 +336,7 @@ def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: 
 
 
 def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
-    """Whether its nodes have all that: part of it would do nothing for the deadline."""
+    """Whether the job's nodes have all of that; a part of it would not help the deadline."""
     claims = list(_claims(lending, job, want.cpu))
     lending.grants.water_fill(claims)
     if any(lending.grants.held(job, claim.type, claim.replica) < claim.want for claim in claims):
@@ -333,8 +346,8 @@ def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
 
 
 def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
-    """What is enough with a margin; None: what it requests is enough with this part of the time left to spare, or
-    nothing is, or CPU does nothing for it."""
+    """The CPU that suffices with a margin. None: the requested CPU suffices with this part of the time left to spare;
+    or no amount does; or CPU does not matter."""
     round_, spec = lending.round, job.spec
     measured = job.key in lending.busy and adjusts(lending, job)
     # What it uses is measured anew after each change: meanwhile it needs what it was given.
@@ -350,8 +363,8 @@ def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
 
 
 def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """What it holds, if it may make `aimed` steps per second with that, and surely not `in_time` with what it requests:
-    the speed that it shows may be from before the last change."""
+    """The CPU that the job holds, if it may reach `aimed` steps per second with it and surely not `in_time` with what
+    it requests: its measured speed may be from before the last change."""
     requested = job.spec.requested_cpu
     parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
     least = min(parts, default=1.0)
@@ -361,7 +374,8 @@ def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
 
 
 def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """The least with which it makes `aimed` steps per second, where it makes less than `in_time` as requested."""
+    """The least CPU with which it reaches `aimed` steps per second, where it is slower than `in_time` with what it
+    requests."""
     spec, snapshot = job.spec, lending.round.snapshot
     if not job.cpu and job.steps_per_s >= in_time:
         return None
@@ -379,9 +393,10 @@ def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
 
 
 def _balanced(job: Job, times: float) -> dict[str, int]:
-    """Millicores of a replica by type, where those that set the pace get so many times their request. The others get
-    what the law asks for beside that, no less than they request: in proportion to their work where types work at once,
-    and by its root where they take turns (then a step is shortest for all the CPU together)."""
+    """Millicores of a replica by type, where the types that limit the speed get this many times their request. The
+    other types get what the law of utilisation requires beside that, at least their request: in proportion to their
+    work where types work at once, and to its square root where they take turns (which gives the shortest step for all
+    the CPU together)."""
     requested = {type_: job.spec.requested_cpu(type_) for type_, n in job.counts.items() if n}
     use = {type_: u for type_, u in job.cpu_use.items() if type_ in requested and type_ != EVALUATOR}
     work = {type_: u * job.held_cpu(type_) / job.counts[type_] for type_, u in use.items()}

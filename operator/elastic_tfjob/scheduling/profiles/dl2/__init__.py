@@ -30,7 +30,7 @@ __all__ = ["Dl2Parameters", "FromFile", "LearnedSizes", "Scored", "give"]
 
 NEVER: Final = float("-inf")
 Scores = tuple[float, float, float]
-"""Of one more worker, one more PS, both."""
+"""For one more worker, one more PS, or both."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +177,9 @@ class Dl2Parameters(TryingParameters):
     """DL2: sizes by a learned policy; as `hull` where its weights cannot be used."""
 
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(SLOT_S, gt=0, description="length of a slot: sizes are decided anew at least so often")
+    interval_s: Seconds = Field(
+        SLOT_S, gt=0, description="length of a slot: sizes are decided again at least this often"
+    )
     cooldown_s: Seconds = Field(
         SLOT_S, description="least time between two rescales of one job; starts and repairs do not wait for it"
     )

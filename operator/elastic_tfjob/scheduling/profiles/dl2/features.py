@@ -1,4 +1,4 @@
-"""What the network is told: of a job's sizes, kept until its speed changes; and of the jobs of a round. Pure."""
+"""The inputs of the network: features of a job's sizes, kept until its speed changes; and of the jobs of a round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

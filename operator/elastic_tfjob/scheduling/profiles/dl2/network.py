@@ -1,4 +1,4 @@
-"""The network that all jobs share: scores of one more worker, one more PS, or both, for a job at a size. Pure.
+"""The network that all jobs share: scores of one more worker, one more PS, or both, for a job at a size.
 
 What is known of a size goes through one hidden layer and past it; what is known of the job and of the moment goes past
 it only. So a size's part of the scores is kept as long as the job's speed is, and a round adds three numbers a job.
