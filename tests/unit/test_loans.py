@@ -496,8 +496,8 @@ class TestConfiguration:
         [
             ("profile: kips\npools: {serve: {namespaces: [s]}}", "borrows no node"),
             ("pools: {serve: {namespaces: [s]}}", "borrows no node"),
-            ("profile: kips\nprofiles: {kips: {lend: offered}}", "there are no pools"),
-            ("profile: kips\nprofiles: {kips: {reclaim: cost}}", "there are no pools"),
+            ("profile: kips\nprofiles: {kips: {lend: offered}}", "borrowing needs pools"),
+            ("profile: kips\nprofiles: {kips: {reclaim: cost}}", "borrowing needs pools"),
             ("profile: kips\nprofiles: {kips: {reclaim: cost}}\npools: {serve: {namespaces: [s]}}", "borrows no node"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {}}", "namespaces"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {training: {namespaces: [s]}}", "other than"),

@@ -499,7 +499,7 @@ def test_defaults_that_no_live_cluster_can_follow_are_told_once() -> None:
 
 
 def test_a_profile_that_borrows_is_refused_where_no_pool_lends() -> None:
-    with pytest.raises(ValueError, match="profile aryl borrows nodes, and there are no pools"):
+    with pytest.raises(ValueError, match="profile aryl borrows nodes, but no pool is configured"):
         parse_configuration("profile: aryl")
     for text in ("profiles: {aryl: {lend: none}}", "pools: {inference: {namespaces: [serving]}}"):
         assert parse_configuration(f"profile: aryl\n{text}").profile == "aryl"

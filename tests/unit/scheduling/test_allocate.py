@@ -214,7 +214,7 @@ class TestKips:
         assert decided.changes["new"].reason == Reason("given-room")
         sizes_ = {"was": {"Worker": 3}, "now": {"Worker": 2}}
         assert decided.changes["wide"].reason == Reason("makes-room", {"job": "new", "waits_s": 0.0, **sizes_})
-        assert str(decided.changes["wide"].reason) == "Worker 3 -> 2: makes room for new, which waits for 0 s"
+        assert str(decided.changes["wide"].reason) == "Worker 3 -> 2: makes room for new, which has waited for 0 s"
 
     def test_a_job_whose_steps_are_done_is_lent_no_cpu_to_start_with(self) -> None:
         """Both make no step: one has yet to make its first, the other has made its last."""

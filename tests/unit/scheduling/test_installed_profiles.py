@@ -60,7 +60,7 @@ def test_a_config_map_may_choose_it(site: Path) -> None:
     assert refusals("small-first", {"most": 3}) == []
     with pytest.raises(ValueError, match=r"small-first\.most.*greater than or equal to 1"):
         parse_configuration("profiles: {small-first: {most: 0}}")
-    with pytest.raises(ValueError, match=r"there are fixed, .*, small-first\. Did you mean small-first"):
+    with pytest.raises(ValueError, match=r"allowed: fixed, .*, small-first\. Did you mean small-first"):
         parse_configuration("profile: small-fist")
 
 

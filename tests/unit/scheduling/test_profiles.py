@@ -31,7 +31,7 @@ def test_a_profile_cannot_be_without_stages() -> None:
 
 
 def test_a_name_without_a_profile_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no profile 'kipz'; there are fixed, fifo"):
+    with pytest.raises(ValueError, match="no profile 'kipz'; allowed: fixed, fifo"):
         parse_profile("kipz", {})
     with pytest.raises(ValueError, match="not the parameters of a profile 'kipz'"):
         build("kipz", parse_profile("kips", {}))
