@@ -65,6 +65,7 @@ def told(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Hap
     yield f"{row.namespace}/{row.name}: {row.state}"
     facts = [
         ("why", "; ".join(refused) if (refused := refusals(row, events)) else row.reason),
+        ("code", row.reason_code),
         ("waits", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
         ("size", show.size(row.replicas)),
         ("shall have", show.size(row.wanted) if row.wanted != row.replicas else ""),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, read_all, run
 from elastic_tfjob.controller.kube.errors import Expired, Unavailable
@@ -14,6 +15,7 @@ from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import JobRow, job_row
 from elastic_tfjob.controller.query.rows.listing import Listing, page
+from elastic_tfjob.scheduling.reasons import CODES
 
 __all__ = ["jobs"]
 
@@ -27,12 +29,16 @@ def jobs(
     output: str | None,
     watch: bool,
     states: tuple[str, ...],
+    reasons: tuple[str, ...],
     sort: str,
     reverse: bool,
     **cluster: Any,
 ) -> None:
     """List TFJobs: state, size, steps, speed, when they end, and why they are as they are."""
-    listing = Listing(states=frozenset(states), sort=sort, descending=reverse, limit=_ALL)
+    for each in reasons:
+        if each not in CODES:
+            raise click.BadParameter(f"{each!r} is no reason.{did_you_mean(each, CODES)}", param_hint="--reason")
+    listing = Listing(states=frozenset(states), reasons=frozenset(reasons), sort=sort, descending=reverse, limit=_ALL)
 
     async def do(at: Cluster) -> None:
         namespace = "" if all_namespaces else at.namespace
@@ -42,7 +48,7 @@ def jobs(
         rows = [job_row(job) for job in read_all(TFJob.parse, await at.items(jobs_path(namespace)))]
         found = page(rows, listing).items
         if not found and output != "json":
-            what = "TFJobs in these states" if states else "TFJobs"
+            what = "such TFJobs" if reasons else "TFJobs in these states" if states else "TFJobs"
             click.echo(f"no {what} in {'any namespace' if all_namespaces else f'namespace {namespace}'}", err=True)
             return
         click.echo(_render(found, output, namespaces=all_namespaces))

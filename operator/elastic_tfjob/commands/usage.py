@@ -33,6 +33,7 @@ __all__ = [
 @output("json", "wide")
 @click.option("-w", "--watch", is_flag=True, help="Go on, and show each change.")
 @click.option("--state", "states", multiple=True, type=OneOf(JOB_STATES), help="Only these; may be repeated.")
+@click.option("--reason", "reasons", multiple=True, help="Only those with this code of a reason; may be repeated.")
 @click.option("--sort", type=OneOf(JOB_SORTS), default="name", show_default=True, help="What to sort by.")
 @click.option("--reverse", is_flag=True, help="The largest first.")
 def jobs(
@@ -40,6 +41,7 @@ def jobs(
     output: str | None,
     watch: bool,
     states: tuple[str, ...],
+    reasons: tuple[str, ...],
     sort: str,
     reverse: bool,
     **cluster: Any,
@@ -50,6 +52,7 @@ def jobs(
     Examples:
       elastic-tfjob jobs                       those of your namespace
       elastic-tfjob jobs -A --state Waiting    who waits, and for what
+      elastic-tfjob jobs -A --reason short     who waits for room that there is not
       elastic-tfjob jobs -o wide --sort slack_s  the tightest deadline first
       elastic-tfjob jobs -w                    follow them
       elastic-tfjob jobs -o json | jq '.[] | select(.step > 1000) | .name'
@@ -59,7 +62,14 @@ def jobs(
     from elastic_tfjob.commands import jobs
 
     jobs.jobs(
-        all_namespaces=all_namespaces, output=output, watch=watch, states=states, sort=sort, reverse=reverse, **cluster
+        all_namespaces=all_namespaces,
+        output=output,
+        watch=watch,
+        states=states,
+        reasons=reasons,
+        sort=sort,
+        reverse=reverse,
+        **cluster,
     )
 
 

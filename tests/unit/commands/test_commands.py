@@ -109,6 +109,17 @@ def test_wide_has_bounds_and_a_filter_leaves_out(ask: Ask) -> None:
     assert len(result.output.splitlines()) == 2
 
 
+def test_jobs_are_filtered_by_the_code_of_their_reason(ask: Ask) -> None:
+    short = waiting("short", why={"code": "short", "facts": {"cpu": 2500, "cpu_free": 400}})
+    found = ask(Server(running(), waiting(), short), "jobs", "--reason", "short")
+    assert [line.split()[0] for line in found.output.splitlines()] == ["NAME", "short"]
+    assert "needs 2.5 CPU, 0.4 free" in found.output
+    assert "no such TFJobs in namespace" in ask(Server(running()), "jobs", "--reason", "lost").stderr
+    wrong = ask(Server(running()), "jobs", "--reason", "shrt")
+    assert (wrong.exit_code, "Did you mean short?" in wrong.stderr) == (2, True)
+    assert ["code:", "short"] in [line.split() for line in ask(Server(short), "explain", "short").output.splitlines()]
+
+
 class Watched(Server):
     """`watches` are what it sends when it is asked to go on, each until its end or the error in it; `versions` is from
     where that was."""

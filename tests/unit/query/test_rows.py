@@ -1,6 +1,8 @@
 """Rows say what objects say, whatever is in them."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,10 +13,12 @@ from hypothesis import strategies as st
 from elastic_tfjob.controller.model.annotations import SLACK_ANNOTATION
 from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent, Verdict
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.query.rows import listing as listing_module
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, node_rows, page
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
+from elastic_tfjob.scheduling.reasons import CODES
 
 from . import build
 from .build import GROWN, SIZE, job, running, tfjob, waiting
@@ -191,17 +195,21 @@ def test_pages_follow_each_other_and_what_is_not_known_comes_last() -> None:
         ([("limit", "x")], "limit: 'x' is none"),
         ([("limit", "²")], "limit: it has characters that no name has"),
         ([("offset", "1" * 253)], "is none; allowed is a whole number from 0 to 1000000"),
+        ([("reason", "luck")], "reason: there is no reason 'luck'; allowed is one or more of own, as-declared, "),
         ([("state", "Lost")], "state: no job is 'Lost'; allowed is one or more, with commas, of Pending, "),
         ([("sort", "--name")], "sort: jobs are not sorted by '--name'"),
         ([("name", "x" * (MAX_FILTER + 1))], "name: it has 254 characters; allowed is up to 253"),
         ([("name", "a\nb")], "name: it has characters that no name has"),
         ([("limit", "1"), ("limit", "1")], "limit: it is given more than once"),
-        ([("limits", "1")], "'limits': no such query parameter; allowed is namespace, state, name, sort, limit"),
+        (
+            [("limits", "1")],
+            "'limits': no such query parameter; allowed is namespace, state, reason, name, sort, limit",
+        ),
     ],
 )
 def test_a_wrong_parameter_is_refused_in_words(asked: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(BadQuery) as error:
-        Listing.parse(asked, ("namespace", "state", "name", "sort", "limit", "offset"))
+        Listing.parse(asked, ("namespace", "state", "reason", "name", "sort", "limit", "offset"))
     assert said in str(error.value)
 
 
@@ -232,3 +240,25 @@ def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, 
     row = job_row(seen)
     rest = (timeline(seen), sizes(seen), forecast_row(seen, row))
     assert len(orjson.dumps((row, rest))) < 100_000
+
+
+def test_jobs_are_filtered_by_the_code_of_their_reason() -> None:
+    """As the profile gave it, whatever its words; somebody's own words have none."""
+    short = waiting("short", why={"code": "short", "facts": {"cpu": 2500, "cpu_free": 400}})
+    behind = waiting("behind", why={"code": "waits-behind", "facts": {"job": "ns/short"}})
+    rows = [job_row(job(raw)) for raw in (short, behind, waiting("own"), running())]
+    assert [(row.reason, row.reason_code) for row in rows] == [
+        ("needs 2.5 CPU, 0.4 free", "short"),
+        ("waits behind ns/short, which does not fit yet", "waits-behind"),
+        ("no room", ""),
+        ("idle CPU", ""),
+    ]
+    for asked, names in (("short", ["short"]), ("short,waits-behind", ["behind", "short"]), ("lost", [])):
+        found = page(rows, Listing.parse([("reason", asked)], ("reason",)))
+        assert [row.name for row in found.items] == names
+
+
+def test_the_page_offers_the_codes_that_there_are() -> None:
+    page_ = (Path(listing_module.__file__).parents[1] / "page" / "jobs.js").read_text()
+    (offered,) = re.findall(r"const REASONS = (\[.*?\]);", page_)
+    assert json.loads(offered) == [code for code in CODES if code != "own"]

@@ -23,6 +23,7 @@ from elastic_tfjob.api.reading import (
 from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, read_annotation, shorten_reason
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
+from elastic_tfjob.scheduling.reasons import Why, read_reason
 from elastic_tfjob.scheduling.snapshot import Memory, readable
 
 _SLOWEST: Final = 1e-9
@@ -132,7 +133,7 @@ class Target:
     replicas: Counts
     nodes: Nodes = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
-    reason: str = ""
+    reason: Why = ""
     declared: Counts = field(default_factory=dict)
     cause: Cause | Literal[""] = ""
     memory: Memory = field(default_factory=dict)
@@ -180,7 +181,7 @@ def _target(raw: Fields) -> Target:
         replicas=replicas,
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
-        reason=raw.text("reason"),
+        reason=read_reason(raw),
         declared=read_counts(raw, "declared"),
         cause=_cause(raw),
         memory=readable(raw.any("memory")),

@@ -174,7 +174,7 @@ def scheduled_job(
         job,
         request,
         asked=asked,
-        why=why,
+        why=str(why),
         report=look.report,
         state=state,
         priorities=priorities or {},

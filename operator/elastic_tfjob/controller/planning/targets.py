@@ -154,7 +154,7 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
     assert scheduled.terms is not None
     declared, target = scheduled.terms.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
-    reason = str(Reason("released", {"profile": profile}))
+    reason = Reason("released", {"profile": profile})
     seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
     new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
     return _remembering(new, scheduled, None)
@@ -236,7 +236,7 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
         if anywhere
         else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
         cpu,
-        str(reason),
+        reason,
         _declared(scheduled, replicas),
         change.cause if change.cause is not None and change.cause in TOLD else "",
         expects=expects.steps_per_s if expects is not None else None,
@@ -257,7 +257,7 @@ def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
 
 def _waits(scheduled: JobView, why: Why) -> Target:
     assert scheduled.terms is not None
-    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared)
+    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.terms.declared)
 
 
 def _kept(scheduled: JobView) -> Target | None:
@@ -330,7 +330,7 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
         target,
         nodes={},
         generation=known.generation if known is not None and same else target.generation,
-        reason=str(Reason("no-space-for-names", {"reason": target.reason})),
+        reason=Reason("no-space-for-names", {"reason": str(target.reason)}),
     )
 
 
@@ -346,4 +346,6 @@ def _differs(wanted: Target, known: Target | None) -> bool:
         dict(known.cpu),
         dict(known.declared),
     )
-    return not same or wanted.memory != known.memory or (not wanted.replicas and wanted.reason != known.reason)
+    # Facts change where their words do not: a new byte of free memory is no news.
+    said_anew = not wanted.replicas and str(wanted.reason) != str(known.reason)
+    return not same or wanted.memory != known.memory or said_anew

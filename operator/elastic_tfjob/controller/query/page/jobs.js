@@ -7,6 +7,7 @@ import {MISSING, figure, path, size, total, when, whole} from "./format.js";
 
 const HEIGHT = 46;
 const STATES = ["Running", "Waiting", "Rescaling", "Starting", "Pending", "Suspended", "Stopping", "Restarting", "Terminating", "Succeeded", "Failed"];
+const REASONS = ["as-declared", "asked", "behind", "best-effort", "bounds", "busy", "by-a-person", "converged", "cools", "cpu", "cpu-as-requested", "cpu-rank", "crowded", "deadline-met", "deadline-missed", "deadline-no-room", "dominant-share", "earliest-deadline", "first", "fits", "gain-per-replica", "gives-way", "given-room", "keeps", "later-deadline", "learned", "leaves-node", "less-room", "lost", "makes-room", "marginal-gain", "no-checkpoint", "no-deadline", "no-nodes", "no-size", "no-space-for-names", "node-full", "node-returns", "node-shrinks", "not-movable", "offered", "others-first", "packing", "pool-wants", "profile-begins", "released", "room-to-come", "short", "slower", "suspended", "time-saved", "tries-size", "unknown-speed", "unknown-steps", "waits-behind", "whole-cluster"];
 const SORTS = [["name", "name"], ["-created", "newest"], ["slack_s", "least slack"], ["eta", "ends first"], ["-replicas", "largest"], ["-rescales", "most rescales"]];
 
 export const JobLink = ({job}) => html`<a href=${`#/job/${path(job.namespace, job.name)}`} title=${`${job.namespace}/${job.name}`}><small>${job.namespace}/</small>${job.name}</a>`;
@@ -21,16 +22,17 @@ function slack(job) {
 }
 
 export function Jobs() {
-  const [text, setText] = useState(""), [name, setName] = useState(""), [state, setState] = useState(""), [sort, setSort] = useState("name");
+  const [text, setText] = useState(""), [name, setName] = useState(""), [state, setState] = useState(""), [reason, setReason] = useState(""), [sort, setSort] = useState("name");
   useEffect(() => {
     const timer = setTimeout(() => setName(text.replace(/[^\x20-\x7e]/g, "").slice(0, 253)), 200);
     return () => clearTimeout(timer);
   }, [text]);
-  const asked = new URLSearchParams({sort, ...(name && {name}), ...(state && {state})});
+  const asked = new URLSearchParams({sort, ...(name && {name}), ...(state && {state}), ...(reason && {reason})});
   return html`<section aria-labelledby="title"><header class="head"><h1 id="title">Jobs</h1>
     <form class="filters" onSubmit=${event => event.preventDefault()}>
       <label>Name <input type="search" value=${text} onInput=${event => setText(event.currentTarget.value)} placeholder="part of a name" /></label>
       <label>State <select value=${state} onChange=${event => setState(event.currentTarget.value)}><option value="">any</option>${STATES.map(each => html`<option>${each}</option>`)}</select></label>
+      <label>Reason <select value=${reason} onChange=${event => setReason(event.currentTarget.value)}><option value="">any</option>${REASONS.map(each => html`<option>${each}</option>`)}</select></label>
       <label>Order <select value=${sort} onChange=${event => setSort(event.currentTarget.value)}>${SORTS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select></label>
     </form></header>
     <${LiveList} path=${`jobs?${asked}`} label="jobs" height=${HEIGHT} empty="No job matches."

@@ -17,6 +17,7 @@ from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 from elastic_tfjob.scheduling.queue import Entry, entry
+from elastic_tfjob.scheduling.reasons import Why, code_of
 from elastic_tfjob.scheduling.rules import Order
 
 __all__ = [
@@ -54,6 +55,7 @@ class JobRow:
     state: Annotated[JobState, "what it does, in one word"]
     phase: Annotated[str, "phase of the rescale that is under way, or Waiting, or Stable; empty: not elastic yet"]
     reason: Annotated[str, "why it has this size, or waits, or failed"]
+    reason_code: Annotated[str, "the same in one word, as the profile gave it; empty: there are words only"]
     generation: Annotated[int, "number of its size, which grows with each change"]
     replicas: Annotated[Mapping[str, int], "replicas that it holds, by type"]
     wanted: Annotated[Mapping[str, int], "replicas that it shall hold, by type; none: it shall wait"]
@@ -143,7 +145,8 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         created=job.created or None,
         state=shown,
         phase=state.phase if state is not None else "",
-        reason=cut(reason),
+        reason=cut(str(reason)),
+        reason_code=code_of(reason),
         generation=state.generation if state is not None else 0,
         replicas=counts(holds),
         wanted={} if status.finished else counts(wanted),
@@ -180,7 +183,7 @@ def counts(found: Mapping[str, int]) -> dict[str, int]:
     return {cut(name, MAX_WORD): found[name] for name in sorted(found)[:_TYPES] if found[name]}
 
 
-def _state(seen: ReadJob) -> tuple[JobState, str]:
+def _state(seen: ReadJob) -> tuple[JobState, Why]:
     """What a job does, and why."""
     status, state, target = seen.status, seen.state, seen.target
     last = status.conditions[-1] if status.conditions else None
@@ -288,6 +291,7 @@ class QueueRow:
     name: Annotated[str, "name of the TFJob"]
     waits_since: Annotated[str | None, "since when it waits"]
     reason: Annotated[str, "why it waits"]
+    reason_code: Annotated[str, "the same in one word, as the profile gave it; empty: there are words only"]
     priority: Annotated[int, "of its PriorityClass; the lowest there is while it waits behind all others"]
     deadline: Annotated[str | None, "when it shall have ended"]
     bounds: Annotated[Mapping[str, tuple[int, int]], "least and most replicas, by type"]
@@ -312,6 +316,7 @@ def queue_rows(waiting: Iterable[tuple[Entry, JobRow]]) -> list[QueueRow]:
             name=row.name,
             waits_since=row.waits_since,
             reason=row.reason,
+            reason_code=row.reason_code,
             priority=int(-place[0]),
             deadline=row.deadline,
             bounds=row.bounds,

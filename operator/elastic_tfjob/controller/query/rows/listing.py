@@ -12,6 +12,7 @@ from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.query.rows.jobs import JOB_STATES, JobRow
+from elastic_tfjob.scheduling.reasons import CODES
 
 __all__ = [
     "MAX_FILTER",
@@ -96,6 +97,7 @@ class Listing:
 
     namespace: str = ""
     states: frozenset[str] = frozenset()
+    reasons: frozenset[str] = frozenset()
     text: str = ""
     sort: str = "name"
     descending: bool = False
@@ -128,9 +130,13 @@ class Listing:
             raise BadQuery(
                 "state", f"no job is {describe(wrong[0])}", f"one or more, with commas, of {', '.join(JOB_STATES)}"
             )
+        reasons = frozenset(values["reason"].split(",")) if "reason" in values else frozenset()
+        if wrong := sorted(reasons - set(CODES)):
+            raise BadQuery("reason", f"there is no reason {describe(wrong[0])}", f"one or more of {', '.join(CODES)}")
         return cls(
             namespace=values.get("namespace", ""),
             states=states,
+            reasons=reasons,
             text=values.get("name", ""),
             sort=sort.removeprefix("-"),
             descending=sort.startswith("-"),
@@ -162,6 +168,7 @@ def matches(row: JobRow, listing: Listing) -> bool:
     return (
         (not listing.namespace or row.namespace == listing.namespace)
         and (not listing.states or row.state in listing.states)
+        and (not listing.reasons or row.reason_code in listing.reasons)
         and listing.text in row.name
     )
 

@@ -24,6 +24,7 @@ from elastic_tfjob.controller.query.rows.listing import (
 from elastic_tfjob.controller.query.rows.timeline import Happening, Size
 from elastic_tfjob.controller.query.rows.what_if import ForecastRow, WhatIfOthers, WhatIfRow
 from elastic_tfjob.scheduling.profiles import PROFILES
+from elastic_tfjob.scheduling.reasons import CODES
 
 __all__ = [
     "LISTED",
@@ -144,12 +145,13 @@ STREAM: Final = f"{PREFIX}/stream"
 WHAT_IF: Final = f"{PREFIX}/what-if"
 """A question that has a body, and so is posted; nothing is written for it."""
 PAGED: Final = ("namespace", "limit", "offset")
-LISTED: Final = ("namespace", "state", "name", "sort", "limit", "offset")
+LISTED: Final = ("namespace", "state", "reason", "name", "sort", "limit", "offset")
 
 _NAMES: Final = {
     name: {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern}
     for name, (pattern, most, _) in NAMES.items()
 }
+_CODES: Final = "|".join(CODES)
 _FILTER: Final = {"type": "string", "maxLength": MAX_FILTER, "pattern": r"^[\x20-\x7E]*$"}
 
 _PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
@@ -165,6 +167,10 @@ _PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             "maxLength": MAX_FILTER,
             "pattern": "^(" + "|".join(JOB_STATES) + ")(,(" + "|".join(JOB_STATES) + "))*$",
         },
+    ),
+    "reason": (
+        "only jobs whose reason_code is one of these, with commas between them",
+        {"type": "string", "maxLength": MAX_FILTER, "pattern": f"^({_CODES})(,({_CODES}))*$"},
     ),
     "sort": (
         "what to sort by; with - before it the largest comes first. A job without that value comes last",

@@ -93,7 +93,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=done.at,
             kind="rescaled",
             text=f"From {words(counts(done.before))} to {words(counts(done.after))}",
-            reason=done.reason,
+            reason=str(done.reason),
             cause=state.cause(done),
             before=counts(done.before),
             after=counts(done.after),
@@ -105,7 +105,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
         )
     if state.refused is not None:
         text = f"Size {state.refused.generation} was rolled back"
-        yield Happening(at=state.refused.at, kind="refused", text=text, reason=state.refused.reason)
+        yield Happening(at=state.refused.at, kind="refused", text=text, reason=str(state.refused.reason))
     yield from _stops(seen)
     if state.next is not None:
         coming = state.next
@@ -113,7 +113,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=state.since or None,
             kind="rescaling",
             text=f"{state.phase}: from {words(counts(coming.before))} to {words(counts(coming.replicas))}",
-            reason=coming.reason,
+            reason=str(coming.reason),
             cause=state.cause(coming),
             before=counts(coming.before),
             after=counts(coming.replicas),
@@ -136,12 +136,12 @@ def _stops(seen: ReadJob) -> Iterator[Happening]:
             yield Happening(at=seen.record.stopped, kind="stopped", text="All was taken from it while it ran")
         return
     text = "A checkpoint is asked for, then its pods end"
-    yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=stop.reason, cause=stop.cause)
+    yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=str(stop.reason), cause=stop.cause)
     if stop.ended:
         where = f" at step {stop.saved}" if stop.saved is not None else ""
         text = f"Its pods ended{where}"
         yield Happening(
-            at=stop.ended, kind="stopped", text=text, reason=stop.reason, cause=stop.cause, lost_steps=stop.lost
+            at=stop.ended, kind="stopped", text=text, reason=str(stop.reason), cause=stop.cause, lost_steps=stop.lost
         )
 
 
@@ -152,4 +152,4 @@ def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     if told is None and (shall or any(has.values())):  # else it has nothing and goes on waiting
         told = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
     text = f"It shall have {words(counts(target.replicas))}" if shall else "It shall wait"
-    return Happening(at=at, kind="decided", text=text, reason=target.reason, cause=told)
+    return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=told)
