@@ -31,6 +31,7 @@ from harness.cluster import BUILD, Cluster, shared_folder
 from harness.controlplane import free_port
 from harness.deploy import NAMESPACE, deploy
 from harness.progress import Problem, main
+from harness.reasons import reason_of
 
 SAMPLES = images.ROOT / "manifests" / "samples"
 SAMPLE, CLAIM, SECOND = (SAMPLES / name for name in ("digits.yaml", "checkpoints.yaml", "second.yaml"))
@@ -207,7 +208,7 @@ def _row(rescale: dict[str, Any]) -> tuple[str, str, str, str]:
         f"{size(rescale['before'])} → {size(rescale['after'])}",
         rescale["mode"],
         "?" if pause is None else f"{pause:.2f} s",
-        rescale["reason"],
+        reason_of(rescale),
     )
 
 

@@ -9,6 +9,7 @@ from elastic_tfjob.scheduling.experience import ExperienceRound, of_line
 from harness import kwok, operators
 from harness.api import Api, tfjobs
 from harness.controlplane import ControlPlane
+from harness.reasons import reason_of
 
 from .running import running
 from .test_loop import HOME, NAME, configure, job, until
@@ -43,7 +44,7 @@ async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
         async with running("ours", plane.kubeconfig, tmp_path, arguments=arguments, identity=identity):
             await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
             target = await until(api, "j", lambda target: target["replicas"])
-            assert "the learned policy cannot be used" in target["reason"]
+            assert "the learned policy cannot be used" in reason_of(target)
             async with asyncio.timeout(120):
                 while has() != [{"PS": 1, "Worker": 2}]:
                     await asyncio.sleep(0.5)

@@ -15,6 +15,7 @@ from harness import kwok, operators
 from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.packages import install, install_small_first
+from harness.reasons import reason_of
 
 from .running import running
 
@@ -91,7 +92,7 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
         await api.create(tfjobs("default"), job("second", PS=1, Worker=2))
         second = await until(api, "second", lambda target: True)
         assert second["replicas"] == {}
-        assert second["reason"] == "needs 3 CPU, 2 free"
+        assert reason_of(second) == "needs 3 CPU, 2 free"
         assert not [p for p in (await api.items(pods("default")))[0] if p["metadata"]["name"].startswith("second-")]
         async with asyncio.timeout(120):  # each pod where the plan says
             bound: dict[str, str] = {}
@@ -238,7 +239,7 @@ async def test_a_person_asks_for_a_size(plane: ControlPlane, api: Api, tmp_path:
         await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": "3"}}})
         asked = await until(api, "grows", lambda target: True)
         assert (asked["generation"], asked["replicas"]) == (1, {"PS": 1, "Worker": 3})
-        assert "target-workers=3" in asked["reason"]
+        assert "target-workers=3" in reason_of(asked)
 
 
 @pytest.mark.thorough  # unit/test_annotations.py has the words, the unit tests the size
@@ -277,7 +278,7 @@ async def test_a_job_that_runs_at_an_edited_size(plane: ControlPlane, api: Api, 
         asked = await until(api, "grows", lambda target: target["generation"] == 1)
         assert asked["replicas"] == {"PS": 1, "Worker": 3}
         assert asked["declared"] == {"PS": 1, "Worker": 1}  # until it is reached, so that a refusal is no end of it
-        assert "spec has 3 workers" in asked["reason"]
+        assert "spec has 3 workers" in reason_of(asked)
         state = await rests(api, generation=1)  # the job gets there
         assert state["replicas"] == {"PS": 1, "Worker": 3}
         reached = await until(api, "grows", lambda target: target["declared"] == target["replicas"])

@@ -20,6 +20,7 @@ from elastic_tfjob.controller.model.status import parse_time
 from harness.api import Api, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import Operator
+from harness.reasons import reason_of
 
 from .test_loop import PREFIX, configure, job, operator_with_its_rights, target_of, until
 
@@ -97,8 +98,8 @@ async def waiting(api: Api) -> Object:
 async def given(api: Api, workers: int) -> float:
     """Wait until `large` has so many workers left and `late` runs; seconds that it had waited when that was decided."""
     smaller = await until(api, "large", lambda found: found["replicas"].get("Worker") == workers, WITHIN_S)
-    waited = re.search(r"makes room for default/late, which has waited for (\d+) s", smaller["reason"])
-    assert waited is not None, smaller["reason"]
+    waited = re.search(r"makes room for default/late, which has waited for (\d+) s", reason_of(smaller))
+    assert waited is not None, reason_of(smaller)
     started = await until(api, "late", lambda found: bool(found["replicas"]), WITHIN_S)
     assert started["replicas"] == {"Worker": 3}
     await bound(api, "late", 3)
@@ -159,7 +160,7 @@ async def test_before_that_nobody_gives(plane: ControlPlane, api: Api, tmp_path:
     await patience(api, NEVER_S)
     async with operator_with_its_rights(plane, tmp_path) as operator:
         await large(api)
-        assert target_of(await waiting(api))["reason"] == "needs 3 CPU, 1 free"
+        assert reason_of(target_of(await waiting(api))) == "needs 3 CPU, 1 free"
         await rounds(operator, 3)
         kept = target_of(await api.get(f"{tfjobs('default')}/large"))
         assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 6})

@@ -184,7 +184,7 @@ def test_ten_thousand_jobs_are_scrolled_and_reached_by_keyboard(browser: Any) ->
 
 
 def test_jobs_are_filtered_by_the_code_of_their_reason(browser: Any) -> None:
-    jobs = (build.job(build.waiting(name, code=code)) for name, code in (("a", "short"), ("b", "behind")))
+    jobs = (build.job(build.waiting(name, why={"code": code})) for name, code in (("a", "short"), ("b", "behind")))
     with serving(World(jobs=Held(*jobs))) as server, opened(browser, server.address + "#/jobs") as page:
         page.locator("option", has_text="no-nodes").wait_for(state="attached")
         page.get_by_label("Reason").select_option("short")

@@ -14,6 +14,7 @@ from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
 from elastic_tfjob.controller.job.decision import ReconcileSettings
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.scheduling.reasons import Reason
 
 from .build import UID
 from .pretend import ELASTIC, Cluster
@@ -38,7 +39,7 @@ def _running(**said: str) -> Cluster:
 
 def _waiting() -> Cluster:
     job = Cluster(dict(ELASTIC), dict(SIZE), ReconcileSettings(image="operator:1", wait_for_target=True))
-    _aim(job, 0, {}, reason="needs 400m, 100m are free", memory={"las.forgiven": 1.0})
+    _aim(job, 0, {}, reason=Reason("short", {"cpu": 400, "cpu_free": 100}), memory={"las.forgiven": 1.0})
     job.run(3)
     return job
 

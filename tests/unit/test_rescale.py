@@ -124,7 +124,7 @@ class TestRollBack:
         assert (state.phase, state.generation, state.rescales) == ("Stable", 0, 0)
         assert cluster.running == SIZE
         assert state.refused is not None
-        assert why in state.refused.reason
+        assert why in str(state.refused.reason)
         assert cluster.reasons == ["Rescaling", "RescaleRolledBack"]
         assert all(launcher.prepared is None for launcher in cluster.launchers.values())
 

@@ -91,7 +91,7 @@ def check_target(found: Target) -> None:
     assert within(found.declared)
     assert all(len(names) <= found.replicas[kind] for kind, names in found.nodes.items() if names)
     assert all(1 <= each <= MAX_MILLICORES for values in found.cpu.values() for each in values)
-    assert len(found.reason) <= MAX_TEXT
+    assert len(str(found.reason)) <= MAX_TEXT
 
 
 def check_state(found: StoredState) -> None:

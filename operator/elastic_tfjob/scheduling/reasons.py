@@ -1,19 +1,22 @@
 """Reasons: why a plan changes a job or lets it wait, as a code with facts; and the sentences that people read.
 
-The sentence is written where a person reads it (`str`); profiles, tests and reports use code and facts. An installed
-profile may give a sentence of its own, which has the code `own`.
+The sentence is written where a person reads it (`str`); profiles, tests and reports use code and facts, and both are
+stored with a job (`stored`). An installed profile may give a sentence of its own, which has the code `own`.
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from elastic_tfjob.api.reading import cut
+from elastic_tfjob.api.reading import MAX_TEXT, MAX_WORD, Fields, cut, describe
+from elastic_tfjob.api.words import REASON_CODES, count_in_words, counts_in_words
 from elastic_tfjob.api.words import ReasonCode as Code
-from elastic_tfjob.api.words import count_in_words, counts_in_words
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 
-__all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "sized"]
+__all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "code_of", "read_reason", "sized", "stored"]
 
 Fact = int | float | str | tuple[str, ...] | Mapping[str, int] | Mapping[str, float]
 """A number; the name of a job, node or type; such names; or numbers by replica type."""
@@ -26,13 +29,16 @@ _GIB: Final = 1024**3
 class Reason:
     """`facts` by name; WORDS shows which facts a code has. Any code may have `was` and `now`, the sizes before and
     after; `minimum` (even the minimum has no room); `no_nodes`, a size that fits no nodes; `expects`, the expected
-    steps per second, with `expects_by`, where that is known from; and `kube_scheduler`, its message."""
+    steps per second, with `expects_by`, where that is known from; `kube_scheduler`, its message; and `words`, the
+    sentence in place of facts that were too large to be stored."""
 
     code: Code
     facts: Facts = field(default_factory=dict)
 
     def __str__(self) -> str:
         facts = _Facts(self.facts)
+        if self.code != "own" and facts.has("words"):
+            return facts.text("words")
         was, now = facts.counts("was"), facts.counts("now")
         words = WORDS.get(self.code)
         # An installed profile may use a code that this version does not know.
@@ -47,7 +53,9 @@ class Reason:
             text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
         if facts.has("kube_scheduler"):
             text += f" (kube-scheduler: {facts.text('kube_scheduler')})"
-        return text
+        if facts.has("also"):
+            text += f"; {facts.text('also')}"
+        return cut(text) if len(text) > MAX_TEXT else text
 
 
 Why = Reason | str
@@ -59,10 +67,70 @@ def as_reason(why: Why) -> Reason:
     return why if isinstance(why, Reason) else Reason("own", {"words": cut(why)})
 
 
+def code_of(why: Why) -> Code | None:
+    """The code, by which people filter jobs; None for a sentence without a code."""
+    return why.code if isinstance(why, Reason) else None
+
+
 def added(why: Why, **facts: Fact) -> Reason:
     """The reason with these facts, too."""
     known = as_reason(why)
     return Reason(known.code, {**known.facts, **facts}) if facts else known
+
+
+# -- How reasons are stored: words as they are, a code with its facts as an object -------------------------------------
+
+_MOST_FACTS: Final = 16
+
+
+def stored(why: Why) -> Why:
+    """The reason as it is stored and read again, of any length in and within bounds out."""
+    if isinstance(why, str):
+        return cut(why) if len(why) > MAX_TEXT else why
+    if why.code == "own" and why.facts.keys() == {"words"}:
+        return cut(str(why))
+    facts = _storable(why.facts)
+    if len(facts) < len(why.facts) or len(json.dumps(facts)) > MAX_TEXT:
+        return cut(str(why)) if why.code == "own" else Reason(why.code, {"words": cut(str(why), MAX_TEXT // 2)})
+    return why if facts == why.facts else Reason(why.code, facts)
+
+
+def read_reason(raw: Fields, name: str = "reason") -> Why:
+    """What was stored, whoever wrote it: facts that are none are passed over. A code that a newer version may have
+    written is given as words. Raises ValueError for what is neither words nor an object with a code."""
+    if not isinstance(raw.any(name), dict):
+        return raw.text(name)
+    found = raw.within(name)
+    assert found is not None
+    word, facts = found.text("code", MAX_WORD), found.any("facts")
+    code = next((code for code in REASON_CODES if code == word), None)
+    if code is None:
+        return f"a reason of a newer version: {describe(word)}"
+    return stored(Reason(code, _storable(facts if isinstance(facts, dict) else {})))
+
+
+def _storable(facts: Mapping[str, object]) -> dict[str, Fact]:
+    named = ((name, _fact(value)) for name, value in facts.items() if len(name) <= MAX_WORD)
+    return dict(islice(((name, fact) for name, fact in named if fact is not None), _MOST_FACTS))
+
+
+def _fact(value: object) -> Fact | None:
+    if isinstance(value, str):
+        return cut(value)
+    if (number := _number(value)) is not None:
+        return number
+    if isinstance(value, list | tuple):
+        return tuple(cut(each) for each in value) if all(isinstance(each, str) for each in value) else None
+    if isinstance(value, Mapping):
+        numbers = {str(name): found for name, each in value.items() if (found := _number(each)) is not None}
+        return numbers if len(numbers) == len(value) else None
+    return None
+
+
+def _number(value: object) -> int | float | None:
+    if isinstance(value, int):
+        return int(value) if value.bit_length() < 64 else None
+    return float(value) if isinstance(value, float) and math.isfinite(value) else None
 
 
 def sized(why: Why, was: Counts, now: Counts) -> Reason:
@@ -97,8 +165,8 @@ class _Facts:
         return name in self._facts
 
     def number(self, name: str) -> float:
-        fact = self._facts.get(name)
-        return fact if isinstance(fact, int | float) else 0.0
+        found = _number(self._facts.get(name))
+        return 0.0 if found is None else found
 
     def text(self, name: str) -> str:
         fact = self._facts.get(name)
@@ -106,14 +174,16 @@ class _Facts:
 
     def names(self, name: str) -> tuple[str, ...]:
         fact = self._facts.get(name)
-        return fact if isinstance(fact, tuple) else ()
+        return tuple(each for each in fact if isinstance(each, str)) if isinstance(fact, tuple) else ()
 
     def counts(self, name: str) -> Mapping[str, int]:
         return {type_: int(n) for type_, n in self.numbers(name).items()}
 
     def numbers(self, name: str) -> Mapping[str, float]:
         fact = self._facts.get(name)
-        return fact if isinstance(fact, Mapping) else {}
+        if not isinstance(fact, Mapping):
+            return {}
+        return {type_: found for type_, n in fact.items() if (found := _number(n)) is not None}
 
 
 def _size_asked_for(facts: _Facts) -> str:

@@ -110,13 +110,16 @@ def test_wide_has_bounds_and_a_filter_leaves_out(ask: Ask) -> None:
     assert len(result.output.splitlines()) == 2
 
 
-def test_jobs_are_filtered_by_the_code_that_explain_shows(ask: Ask) -> None:
-    server = Server(waiting("a", code="short"), waiting("b", code="behind"), running())
-    found = json.loads(ask(server, "jobs", "-o", "json", "--reason", "short").output)
-    assert [(each["name"], each["reason_code"]) for each in found] == [("a", "short")]
-    assert "reason code:  short" in ask(server, "explain", "a").output
-    assert "reason code" not in ask(server, "explain", "j").output
-    assert ask(server, "jobs", "--reason", "sort").exit_code == 2
+def test_jobs_are_filtered_by_the_code_of_their_reason(ask: Ask) -> None:
+    short = waiting("short", why={"code": "short", "facts": {"cpu": 2500, "cpu_free": 400}})
+    found = ask(Server(running(), waiting(), short), "jobs", "--reason", "short")
+    assert [line.split()[0] for line in found.output.splitlines()] == ["NAME", "short"]
+    assert "needs 2.5 CPU, 0.4 free" in found.output
+    assert "no matching TFJobs in namespace" in ask(Server(running()), "jobs", "--reason", "lost").stderr
+    wrong = ask(Server(running()), "jobs", "--reason", "shrt")
+    assert (wrong.exit_code, "Did you mean short?" in wrong.stderr) == (2, True)
+    assert "reason code:  short" in ask(Server(short), "explain", "short").output
+    assert "reason code" not in ask(Server(running()), "explain", "j").output
 
 
 class Watched(Server):

@@ -109,11 +109,9 @@ def running(name: str = "j", namespace: str = "ns", starts: str | None = None, *
     return tfjob(name, namespace, target=target, state=state, conditions=RUNS, **more)
 
 
-def waiting(
-    name: str = "w", namespace: str = "ns", why: str = "no room", code: str = "", **more: Any
-) -> dict[str, Any]:
+def waiting(name: str = "w", namespace: str = "ns", why: object = "no room", **more: Any) -> dict[str, Any]:
     """One that has never run."""
-    return tfjob(name, namespace, target={"generation": 0, "replicas": {}, "reason": why, "code": code}, **more)
+    return tfjob(name, namespace, target={"generation": 0, "replicas": {}, "reason": why}, **more)
 
 
 def job(raw: Mapping[str, Any]) -> TFJob:

@@ -196,12 +196,12 @@ def test_pages_follow_each_other_and_what_is_not_known_comes_last() -> None:
         ([("name", "x" * (MAX_FILTER + 1))], "name: 254 characters; allowed: up to 253"),
         ([("name", "a\nb")], "name: it has invalid characters"),
         ([("limit", "1"), ("limit", "1")], "limit: given more than once"),
-        ([("limits", "1")], "'limits': unknown query parameter; allowed: namespace, state, name, sort, limit"),
+        ([("limits", "1")], "'limits': unknown query parameter; allowed: namespace, state, reason, name, sort, limit"),
     ],
 )
 def test_a_wrong_parameter_is_refused_in_words(asked: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(BadQuery) as error:
-        Listing.parse(asked, ("namespace", "state", "name", "sort", "limit", "offset"))
+        Listing.parse(asked, ("namespace", "state", "reason", "name", "sort", "limit", "offset"))
     assert said in str(error.value)
 
 
@@ -232,3 +232,19 @@ def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, 
     row = job_row(seen)
     rest = (timeline(seen), sizes(seen), forecast_row(seen, row))
     assert len(orjson.dumps((row, rest))) < 100_000
+
+
+def test_jobs_are_filtered_by_the_code_of_their_reason() -> None:
+    """As the profile gave it, whatever its words; somebody's own words have none."""
+    short = waiting("short", why={"code": "short", "facts": {"cpu": 2500, "cpu_free": 400}})
+    behind = waiting("behind", why={"code": "waits-behind", "facts": {"job": "ns/short"}})
+    rows = [job_row(job(raw)) for raw in (short, behind, waiting("own"), running())]
+    assert [(row.reason, row.reason_code) for row in rows] == [
+        ("needs 2.5 CPU, 0.4 free", "short"),
+        ("waits behind job ns/short, which does not fit yet", "waits-behind"),
+        ("no room", None),
+        ("idle CPU", None),
+    ]
+    for asked, names in (("short", ["short"]), ("short,waits-behind", ["behind", "short"]), ("lost", [])):
+        found = page(rows, Listing.parse([("reason", asked)], ("reason",)))
+        assert [row.name for row in found.items] == names

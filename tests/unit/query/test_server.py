@@ -42,7 +42,12 @@ async def test_jobs_are_filtered_sorted_and_paged() -> None:
 
 async def test_jobs_and_the_queue_are_filtered_by_the_code_of_their_reason() -> None:
     """Whatever the words are: a code that this operator does not know counts as none."""
-    jobs = (waiting("a", code="short"), waiting("b", code="no-nodes"), waiting("c", code="of-tomorrow"), running("d"))
+    jobs = (
+        waiting("a", why={"code": "short"}),
+        waiting("b", why={"code": "no-nodes"}),
+        waiting("c", why={"code": "of-tomorrow"}),
+        running("d"),
+    )
     async with world(*jobs).client() as client:
         for path in (JOBS, "/api/v1/queue", "/api/v1/forecasts"):
             answer = await ask(client, f"{path}?reason=short,no-nodes")
@@ -258,7 +263,7 @@ async def test_the_first_look_at_many_jobs_lets_others_have_their_turn() -> None
     assert len(gaps) > 20  # a look at a thousand jobs takes a tenth of a second at the least
 
 
-@pytest.mark.parametrize(("path", "what"), [("/api/v1/jobs", "server.page"), ("/api/v1/queue", "index.queue_rows")])
+@pytest.mark.parametrize(("path", "what"), [("/api/v1/jobs", "server.page"), ("/api/v1/queue", "server.queue_rows")])
 async def test_rows_are_sorted_beside_the_event_loop(path: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 10,000 jobs that takes some 40 ms."""
     where, threads = f"elastic_tfjob.controller.query.{what}", []

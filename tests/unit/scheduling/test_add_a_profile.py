@@ -152,7 +152,7 @@ def test_it_decides_live() -> None:
     assert first.targets["ns/small"].replicas == {"Worker": 1}
     stopped = first.targets["ns/large"]
     assert (stopped.replicas, stopped.generation) == ({}, 1)
-    assert "has more than 8 replicas, and others wait" in stopped.reason
+    assert "has more than 8 replicas, and others wait" in str(stopped.reason)
     assert first.targets["ns/wide"].replicas == {}
 
     state = {"phase": "Waiting", "generation": 1, "replicas": {}, "since": "2026-01-02T03:04:05Z"}

@@ -67,6 +67,7 @@ from elastic_tfjob.controller.model.state import Deaths, Next, Phase, Refused, R
 from elastic_tfjob.controller.model.stop import PREEMPT
 from elastic_tfjob.controller.model.target import Cpu, Target, words
 from elastic_tfjob.scheduling.plan import cause_of
+from elastic_tfjob.scheduling.reasons import added
 
 # -- A job at rest and its target: what it takes over at once, and what begins a rescale -------------------------------
 
@@ -80,8 +81,8 @@ def admit(ctx: ReconcileContext) -> StoredState:
     ctx.wanted, ctx.hold = {}, True
     if target is None or not target.replicas:
         reason = target.reason if target is not None else "not looked at yet"
-        if target is not None and reason != state.reason:
-            ctx.event("Normal", "Waiting", reason)
+        if target is not None and str(reason) != str(state.reason):
+            ctx.event("Normal", "Waiting", str(reason))
         return replace(state, reason=reason)
     ctx.event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
     cause = cause_of({}, target.replicas, moved=False, stopped=state.stop is not None)
@@ -143,7 +144,7 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         before=state.replicas,
         nodes=target.nodes,
         cpu=target.cpu,
-        reason=f"{target.reason}; {why}" if died and why else target.reason,
+        reason=added(target.reason, also=why) if died and why else target.reason,
         # Where all pods are made anew, they are numbered anew.
         indexes=indexes or {} if mode != "recreate" else {},
         restarts=ctx.restarts if mode != "recreate" else 0,

@@ -16,6 +16,7 @@ from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.scheduling.plan import Cause
+from elastic_tfjob.scheduling.reasons import Why
 
 __all__ = ["begin", "judge", "resumed", "stopped"]
 
@@ -27,7 +28,7 @@ _SILENT_S: Final = 15.0
 _LISTENED_S: Final = 5.0
 
 
-def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: str) -> Stop:
+def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Stop:
     """The stop of a job that shall hold nothing any more."""
     report, limit_s = ctx.chief_report, ctx.timeouts.stop_s
     reached = report.step if report is not None else None

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.model.annotations import (
 from elastic_tfjob.controller.model.quantities import requests_of
 from elastic_tfjob.controller.model.state import Phase, StoredState
 from elastic_tfjob.controller.model.usage import UsageRecord, continued
+from elastic_tfjob.scheduling.reasons import Reason
 
 # What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
 _OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, RECORD_ANNOTATION)
@@ -41,7 +42,7 @@ def _first_state(ctx: ReconcileContext) -> StoredState:
     declared = {name: replica.count for name, replica in ctx.declared.tf_replica_specs.items()}
     if ctx.waits_for_target:
         return StoredState("Waiting", since=ctx.now_text)
-    return StoredState("Stable", replicas=declared, since=ctx.now_text, reason="as declared")
+    return StoredState("Stable", replicas=declared, since=ctx.now_text, reason=Reason("as-declared"))
 
 
 def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
@@ -53,7 +54,7 @@ def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
     fast = with_speed(ctx.stored, ctx.stored, report) if report is not None else ctx.stored
     state = with_end(replace(fast, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
-        state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason="suspended", indexes={})
+        state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason=Reason("suspended"), indexes={})
         state = replace(state, trained=None, forgiven=0)
     if ctx.spec.run_policy.suspend:
         state = replace(state, injection=injection_when_started(state.injection))

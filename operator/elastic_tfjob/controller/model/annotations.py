@@ -20,13 +20,12 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import (
     MAX_ANNOTATION_BYTES,
     MAX_REPLICAS,
-    MAX_TEXT,
     MAX_UID,
     Fields,
     Lenient,
     UnknownWord,
-    cut,
 )
+from elastic_tfjob.scheduling.reasons import Why, stored
 
 # -- Which pods a size has, where they are not the pods 0 to n-1 of each type ------------------------------------------
 # A replica that moves to another node gets a pod with another index: a pod of the same name cannot run on two nodes at
@@ -105,7 +104,7 @@ T = TypeVar("T")
 
 class _Reasoned(Protocol):
     @property
-    def reason(self) -> str: ...
+    def reason(self) -> Why: ...
 
 
 def without_empty(found: object, *optional: str) -> str:
@@ -149,5 +148,4 @@ def read_annotation(what: str, text: str | None, uid: str | None, read: Callable
 
 def shorten_reason(found: "_Reasoned") -> None:
     """A reason may hold what a pod or the kubelet said, at any length."""
-    if len(found.reason) > MAX_TEXT:
-        object.__setattr__(found, "reason", cut(found.reason))
+    object.__setattr__(found, "reason", stored(found.reason))

@@ -51,6 +51,7 @@ from elastic_tfjob.controller.model.target import (
     written_rate,
 )
 from elastic_tfjob.scheduling.plan import CAUSES, Cause, cause_of
+from elastic_tfjob.scheduling.reasons import Why, read_reason
 
 Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", "RollingBack", "Recreating"]
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Next:
     before: Counts
     nodes: Nodes = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
-    reason: str = ""
+    reason: Why = ""
     indexes: Indexes = field(default_factory=dict)
     returns: bool = False
     restarts: int = 0
@@ -107,7 +108,7 @@ class Refused:
     """A target that could not be reached, and is not tried again. `no_room`: as of the size that was on its way."""
 
     generation: int
-    reason: str
+    reason: Why
     at: str
     no_room: bool = False
 
@@ -169,7 +170,7 @@ class Rescaled:
     mode: Mode
     downtime_s: float | None
     lost_steps: int | None
-    reason: str
+    reason: Why
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -212,7 +213,7 @@ class StoredState:
     nodes: Nodes = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
     since: str = ""
-    reason: str = ""
+    reason: Why = ""
     next: Next | None = None
     refused: Refused | None = None
     rescales: int = 0
@@ -378,7 +379,7 @@ def _state(raw: Fields) -> StoredState:
         nodes=read_nodes(raw, replicas),
         cpu=lenient(read_cpu, raw) or {},
         since=lenient(raw.time, "since", empty=True) or "",
-        reason=lenient(raw.text, "reason") or "",
+        reason=lenient(read_reason, raw) or "",
         next=known(partial(_next, coming, lenient), None) if coming is not None else None,
         refused=lenient(_refused, refused) if refused is not None else None,
         rescales=lenient(raw.whole, "rescales", MAX_GENERATION, default=0) or 0,
@@ -425,7 +426,7 @@ def _next(raw: Fields, lenient: Lenient) -> Next:
         before=read_counts(raw, "before", required=True),
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
-        reason=raw.text("reason"),
+        reason=read_reason(raw),
         indexes=read_indexes(raw, replicas, lenient),
         returns=raw.flag("returns") or False,
         restarts=raw.whole("restarts", MAX_GENERATION, default=0),
@@ -436,7 +437,7 @@ def _next(raw: Fields, lenient: Lenient) -> Next:
 
 
 def _refused(raw: Fields) -> Refused:
-    return Refused(read_generation(raw), raw.text("reason"), _at(raw), raw.flag("no_room") or False)
+    return Refused(read_generation(raw), read_reason(raw), _at(raw), raw.flag("no_room") or False)
 
 
 def _trained(raw: Fields) -> Trained | None:
@@ -475,7 +476,7 @@ def _rescaled(raw: Fields) -> Rescaled:
         mode=read_mode(raw),
         downtime_s=raw.number("downtime_s", MAX_DURATION_S, least=None),
         lost_steps=raw.integer("lost_steps", MAX_STEPS, least=None),
-        reason=raw.text("reason"),
+        reason=read_reason(raw),
     )
 
 

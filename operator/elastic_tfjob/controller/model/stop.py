@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, cast
 
-from elastic_tfjob.api.reading import MAX_GENERATION, MAX_STEPS, MAX_TEXT, MAX_WORD, Fields, Lenient, cut
+from elastic_tfjob.api.reading import MAX_GENERATION, MAX_STEPS, MAX_WORD, Fields, Lenient
 from elastic_tfjob.scheduling.plan import STOPS, Cause
+from elastic_tfjob.scheduling.reasons import Why, read_reason, stored
 
 __all__ = ["PREEMPT", "Stop", "read_stop"]
 
@@ -27,13 +28,12 @@ class Stop:
     saved: int | None = None
     lost: int | None = None
     cause: Cause = PREEMPT
-    reason: str = ""
+    reason: Why = ""
 
     def __post_init__(self) -> None:
         if self.cause not in STOPS:  # it labels a metric, and somebody may have written it
             object.__setattr__(self, "cause", PREEMPT)
-        if len(self.reason) > MAX_TEXT:
-            object.__setattr__(self, "reason", cut(self.reason))
+        object.__setattr__(self, "reason", stored(self.reason))
 
 
 def read_stop(raw: Fields, lenient: Lenient) -> Stop:
@@ -46,5 +46,5 @@ def read_stop(raw: Fields, lenient: Lenient) -> Stop:
         saved=lenient(raw.integer, "saved", MAX_STEPS),
         lost=lenient(raw.integer, "lost", MAX_STEPS),
         cause=cast("Cause", lenient(raw.text, "cause", MAX_WORD)),
-        reason=lenient(raw.text, "reason") or "",
+        reason=lenient(read_reason, raw) or "",
     )

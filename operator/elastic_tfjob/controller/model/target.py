@@ -20,9 +20,10 @@ from elastic_tfjob.api.reading import (
     cut,
     describe,
 )
-from elastic_tfjob.api.words import REASON_CODES, ReasonCode, counts_in_words
+from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION, read_annotation, shorten_reason
 from elastic_tfjob.scheduling.plan import CAUSES, Cause
+from elastic_tfjob.scheduling.reasons import Why, read_reason
 from elastic_tfjob.scheduling.snapshot import Memory, readable
 
 _SLOWEST: Final = 1e-9
@@ -125,20 +126,18 @@ class Target:
     spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
     changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
     remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
-    is expected to have then; None: not known. It is written with what else is new, and is no reason to write. `code`:
-    the code of the reason, by which people filter; empty: none. A target is not rewritten for another code alone.
+    is expected to have then; None: not known. It is written with what else is new, and is no reason to write.
     """
 
     generation: int
     replicas: Counts
     nodes: Nodes = field(default_factory=dict)
     cpu: Cpu = field(default_factory=dict)
-    reason: str = ""
+    reason: Why = ""
     declared: Counts = field(default_factory=dict)
     cause: Cause | Literal[""] = ""
     memory: Memory = field(default_factory=dict)
     expects: float | None = field(default=None, compare=False)
-    code: ReasonCode | Literal[""] = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -169,7 +168,7 @@ class Target:
         if self.expects is not None:
             written["expects"] = written_rate(self.expects) if _SLOWEST <= self.expects <= MAX_RATE else None
         written["uid"] = uid
-        for name in ("cause", "code", "memory", "expects", "uid"):
+        for name in ("cause", "memory", "expects", "uid"):
             if not written[name]:
                 del written[name]
         return orjson.dumps(written).decode()
@@ -182,12 +181,11 @@ def _target(raw: Fields) -> Target:
         replicas=replicas,
         nodes=read_nodes(raw, replicas),
         cpu=read_cpu(raw),
-        reason=raw.text("reason"),
+        reason=read_reason(raw),
         declared=read_counts(raw, "declared"),
         cause=_cause(raw),
         memory=readable(raw.any("memory")),
         expects=Lenient()(read_rate, raw, "expects"),
-        code=_code(raw),
     )
 
 
@@ -195,9 +193,3 @@ def _cause(raw: Fields) -> Cause | Literal[""]:
     """It labels metrics, and a newer operator, or anybody else, may have written another word."""
     found = raw.text("cause", MAX_WORD)
     return next((cause for cause in CAUSES if cause == found), "")
-
-
-def _code(raw: Fields) -> ReasonCode | Literal[""]:
-    """The code of the reason; empty for an unknown one, which a newer operator may have written."""
-    found = raw.text("code", MAX_WORD)
-    return next((code for code in REASON_CODES if code == found), "")

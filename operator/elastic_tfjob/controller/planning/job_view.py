@@ -188,7 +188,7 @@ def scheduled_job(
         job,
         request,
         asked=asked,
-        why=why,
+        why=str(why),
         report=observed.report,
         state=state,
         priorities=priorities or {},

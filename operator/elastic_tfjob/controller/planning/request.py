@@ -17,7 +17,7 @@ from elastic_tfjob.controller.model.quantities import cpu_of, has_pod_level_reso
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling import snapshot as core
-from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.reasons import Reason, Why
 from elastic_tfjob.scheduling.resources import Constraints, Resources
 
 __all__ = ["JobRequest", "annotated", "asked_for", "decided", "refused_target", "reserved_size", "terms"]
@@ -201,8 +201,8 @@ def decided(target: Target | None, state: StoredState | None) -> Mapping[str, in
 
 def asked_for(
     found: JobRequest, target: Target | None, state: StoredState | None, size: Mapping[str, int]
-) -> tuple[dict[str, int], str]:
-    """The replicas per type that a person asks for, and the words of that request: by annotation, or by an edit of the
+) -> tuple[dict[str, int], Why]:
+    """The replicas per type that a person asks for, and the reason of that request: by annotation, or by an edit of the
     spec of a job that has a size already (which counts until the job has that size)."""
     declared, seen = found.declared, decided(target, state)
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
@@ -221,4 +221,4 @@ def asked_for(
         elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
             edited[name] = declared[name]
-    return asked, str(Reason("requested-size", {"annotations": by_annotation, "spec": edited})) if asked else ""
+    return asked, Reason("requested-size", {"annotations": by_annotation, "spec": edited}) if asked else ""

@@ -135,7 +135,6 @@ def decide_fixed(scheduled: JobView) -> Target | None:
         reason=why,
         declared=declared,
         cause="asked",
-        code="requested-size",
     )
     return _remembering(new, scheduled, None)
 
@@ -169,9 +168,9 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
     assert scheduled.terms is not None
     declared, target = scheduled.terms.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
-    reason = str(Reason("released", {"profile": profile}))
+    reason = Reason("released", {"profile": profile})
     seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
-    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen, code="released")
+    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
     return _remembering(new, scheduled, None)
 
 
@@ -251,11 +250,10 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
         if anywhere
         else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
         cpu,
-        str(reason),
+        reason,
         _declared(scheduled, replicas),
         change.cause if change.cause is not None and change.cause in TOLD else "",
         expects=expects.steps_per_s if expects is not None else None,
-        code=reason.code,
     )
 
 
@@ -273,8 +271,7 @@ def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
 
 def _waits(scheduled: JobView, why: Why) -> Target:
     assert scheduled.terms is not None
-    code = as_reason(why).code
-    return Target(_generation(scheduled, {}), {}, reason=str(why), declared=scheduled.terms.declared, code=code)
+    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.terms.declared)
 
 
 def _kept(scheduled: JobView) -> Target | None:
@@ -347,8 +344,7 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
         target,
         nodes={},
         generation=known.generation if known is not None and same else target.generation,
-        reason=str(Reason("no-space-for-names", {"reason": target.reason})),
-        code="no-space-for-names",
+        reason=Reason("no-space-for-names", {"reason": str(target.reason)}),
     )
 
 
@@ -364,4 +360,6 @@ def _differs(wanted: Target, known: Target | None) -> bool:
         dict(known.cpu),
         dict(known.declared),
     )
-    return not same or wanted.memory != known.memory or (not wanted.replicas and wanted.reason != known.reason)
+    # Facts change where their words do not: a new byte of free memory is no news.
+    said_anew = not wanted.replicas and str(wanted.reason) != str(known.reason)
+    return not same or wanted.memory != known.memory or said_anew

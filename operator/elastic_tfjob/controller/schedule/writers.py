@@ -219,7 +219,7 @@ class TargetWriter:
                 generation=target.generation,
                 replicas=dict(target.replicas),
                 nodes=sorted({node for names in target.nodes.values() for node in names}),
-                reason=target.reason,
+                reason=str(target.reason),
             )
             return
         match failure.kind:

@@ -17,6 +17,7 @@ from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import JobRequest, terms
 from elastic_tfjob.scheduling.queue import Entry, entry
+from elastic_tfjob.scheduling.reasons import Why, code_of
 from elastic_tfjob.scheduling.rules import Order
 
 __all__ = [
@@ -144,8 +145,8 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         created=job.created or None,
         state=shown,
         phase=state.phase if state is not None else "",
-        reason=cut(reason),
-        reason_code=_reason_code(seen, reason),
+        reason=cut(str(reason)),
+        reason_code=code_of(reason),
         generation=state.generation if state is not None else 0,
         replicas=counts(holds),
         wanted={} if status.finished else counts(wanted),
@@ -182,7 +183,7 @@ def counts(found: Mapping[str, int]) -> dict[str, int]:
     return {cut(name, MAX_WORD): found[name] for name in sorted(found)[:_TYPES] if found[name]}
 
 
-def _state(seen: ReadJob) -> tuple[JobState, str]:
+def _state(seen: ReadJob) -> tuple[JobState, Why]:
     """The state of a job, and the reason."""
     status, state, target = seen.status, seen.state, seen.target
     last = status.conditions[-1] if status.conditions else None
@@ -215,12 +216,6 @@ def _state(seen: ReadJob) -> tuple[JobState, str]:
     if target is not None or status.is_true("Created"):
         return "Starting", why or message
     return "Pending", message
-
-
-def _reason_code(seen: ReadJob, reason: str) -> ReasonCode | None:
-    """The code of this reason, if the scheduler gave it."""
-    target = seen.target
-    return target.code or None if target is not None and target.reason == reason else None
 
 
 def _holds(seen: ReadJob, shown: JobState) -> Mapping[str, int]:

@@ -94,7 +94,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=done.at,
             kind="rescaled",
             text=f"Rescaled from {words(counts(done.before))} to {words(counts(done.after))}",
-            reason=done.reason,
+            reason=str(done.reason),
             cause=state.cause(done),
             before=counts(done.before),
             after=counts(done.after),
@@ -106,7 +106,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
         )
     if state.refused is not None:
         text = f"The rescale to size {state.refused.generation} was rolled back"
-        yield Happening(at=state.refused.at, kind="refused", text=text, reason=state.refused.reason)
+        yield Happening(at=state.refused.at, kind="refused", text=text, reason=str(state.refused.reason))
     yield from _stops(seen)
     if state.next is not None:
         coming = state.next
@@ -114,7 +114,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=state.since or None,
             kind="rescaling",
             text=f"{state.phase}: from {words(counts(coming.before))} to {words(counts(coming.replicas))}",
-            reason=coming.reason,
+            reason=str(coming.reason),
             cause=state.cause(coming),
             before=counts(coming.before),
             after=counts(coming.replicas),
@@ -137,12 +137,12 @@ def _stops(seen: ReadJob) -> Iterator[Happening]:
             yield Happening(at=seen.record.stopped, kind="stopped", text="The running job was stopped")
         return
     text = "A checkpoint is requested, then the pods end"
-    yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=stop.reason, cause=stop.cause)
+    yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=str(stop.reason), cause=stop.cause)
     if stop.ended:
         where = f" at step {stop.saved}" if stop.saved is not None else ""
         text = f"The pods ended{where}"
         yield Happening(
-            at=stop.ended, kind="stopped", text=text, reason=stop.reason, cause=stop.cause, lost_steps=stop.lost
+            at=stop.ended, kind="stopped", text=text, reason=str(stop.reason), cause=stop.cause, lost_steps=stop.lost
         )
 
 
@@ -153,4 +153,4 @@ def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     if told is None and (shall or any(has.values())):  # otherwise it has nothing and keeps waiting
         told = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
     text = f"Target: {words(counts(target.replicas))}" if shall else "Target: wait"
-    return Happening(at=at, kind="decided", text=text, reason=target.reason, cause=told)
+    return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=told)
