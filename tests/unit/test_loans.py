@@ -501,7 +501,10 @@ class TestConfiguration:
             ("profile: kips\nprofiles: {kips: {reclaim: cost}}\npools: {serve: {namespaces: [s]}}", "borrows no node"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {}}", "namespaces"),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {training: {namespaces: [s]}}", "other than"),
-            ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a/b: {namespaces: [s]}}", "a pool is called"),
+            (
+                "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a/b: {namespaces: [s]}}",
+                "a pool name must be a value of the label",
+            ),
             ("profile: kips\nprofiles: {kips: {lend: offered}}\npools: {a: {namespaces: [s], hold: 1}}", "hold_s"),
             *(
                 (f"profile: aryl\npools: {{a: {{namespaces: [s], accelerator_speed: {speed}}}}}", "accelerator_speed")

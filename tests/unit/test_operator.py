@@ -460,7 +460,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
         ("srtf", "oracle", "true", "only a simulation knows the truth"),
         ("optimus", "repack", "true", "only a simulation places a resized job again"),
         ("optimus", "sample_points", "4", "it is learned"),
-        ("kips", "lend", "offered", "there are no pools to borrow from"),
+        ("kips", "lend", "offered", "borrowing needs pools"),
     ],
 )
 def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, value: str, said: str) -> None:

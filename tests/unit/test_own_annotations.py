@@ -484,7 +484,7 @@ def test_a_copy_of_another_jobs_annotations_counts_as_none() -> None:
 @pytest.mark.parametrize("uid", [5, {}, [UID], True])
 def test_a_uid_that_is_none_is_nonsense(uid: object) -> None:
     text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "uid": uid}).decode()
-    with pytest.raises(ValueError, match="uid is not a text"):
+    with pytest.raises(ValueError, match="uid is not a string"):
         StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
     assert UsageRecord.of({RECORD_ANNOTATION: orjson.dumps({"held": 3, "uid": uid}).decode()}, UID) == UsageRecord()
 
