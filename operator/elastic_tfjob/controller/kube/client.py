@@ -1,7 +1,7 @@
-"""The one seam to the API server: raw JSON over HTTP, with retries and errors of our own (errors.py).
+"""The only access to the API server: raw JSON over HTTP, with the operator's own retries and errors (errors.py).
 
-Configuration and credentials are read by the `kubernetes` package (kubeconfig, exec plugins, OIDC, service accounts);
-typed models are left out of the hot path, where they would cost ten times the CPU of the JSON they wrap.
+The `kubernetes` package reads configuration and credentials (kubeconfig, exec plugins, OIDC, service accounts). Its
+typed models are not used, because on the hot path they would cost ten times the CPU of the JSON they wrap.
 """
 
 import asyncio
@@ -41,20 +41,20 @@ from elastic_tfjob.controller.kube.queue import FairSlots
 __all__ = ["MAX_DEPTH", "MAX_LINE", "ApiClient", "decode", "in_cluster", "load_configuration", "read_whole"]
 
 
-# -- JSON of the API server, of which no object keeps the others from being read ---------------------------------------
-# The decoder refuses what is nested more than 1,024 levels, and a list or a watch has the objects of all tenants. The
-# API server takes objects that are deeper than that, in places that have no schema (`managedFields` are some). It
-# passes on what these hold as it came, also bytes that are no UTF-8.
+# -- JSON of the API server: one unreadable object must not make the whole answer unreadable ---------------------------
+# A list or a watch contains the objects of all tenants, and the decoder rejects JSON nested more than 1,024 levels. The
+# API server accepts deeper objects in fields without a schema (for example `managedFields`). It returns their contents
+# unchanged, including bytes that are not valid UTF-8.
 
 MAX_DEPTH: Final = 200
-"""Where an answer is too deep, what is below this many levels is taken for an empty object."""
-# A string, in which brackets mean nothing, or brackets in a row. A string may lack its end: what is no JSON must not be
-# looked through again from each quotation mark on.
+"""Levels of an answer that are read if it is nested too deeply; values below are replaced by an empty object."""
+# Matches a string, in which brackets have no meaning, or consecutive brackets. The closing quotation mark is optional:
+# otherwise invalid JSON would be scanned again from each quotation mark.
 _MARK: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
 def decode(data: bytes) -> Any:
-    """What is written in `data`. Raises orjson.JSONDecodeError for what is no JSON."""
+    """The value of the JSON text `data`. Raises orjson.JSONDecodeError for invalid JSON."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Any:
 
 
 def _shallow(data: bytes) -> Iterator[bytes]:
-    """The parts of `data` that are not too deep, and empty objects for what is."""
+    """The parts of `data` down to MAX_DEPTH levels, with empty objects in place of deeper values."""
     depth = kept = 0
     for mark in _MARK.finditer(data):
         begin, count = mark.start(), mark.end() - mark.start()
@@ -88,23 +88,23 @@ STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 
 MAX_LINE: Final = 1 << 20
-"""Bytes of a line of a log that are read."""
+"""Maximum bytes read of one log line."""
 MAX_REFUSAL: Final = 1 << 18
-"""Bytes that are read of an answer that refuses a request."""
+"""Maximum bytes read of an error answer."""
 _TIMEOUT_S: Final = 30.0
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5)
-# The server ends a watch after this long, shortly after a bookmark, and it is resumed from there, which costs it a
-# look-up. Silence for longer means that the connection is dead, so that is noticed within a minute also where bookmarks
-# do not come (of a resource that nobody touches) and where the kernel sees a live peer (a proxy that hangs).
+# The server ends a watch after this time, shortly after a bookmark. The watch resumes from the bookmark, which costs
+# the server one look-up. Longer silence means a dead connection. It is therefore noticed within a minute even without
+# bookmarks (a resource without changes) and even if the kernel sees a live peer (a proxy that hangs).
 _WATCH_S: Final = 45
 _WATCH_GRACE_S: Final = 10
-# Where the peer is gone the kernel notices earlier: it probes a silent connection after so long, and gives it, or data
-# that nobody confirms, up after so long more.
+# The kernel notices a lost peer earlier. It probes a silent connection after _PROBE_AFTER_S, then every _PROBE_EVERY_S,
+# and closes it after _PROBES probes without an answer, or if sent data is not acknowledged within _UNCONFIRMED_MS.
 _PROBE_AFTER_S: Final = 15
 _PROBE_EVERY_S: Final = 5
 _PROBES: Final = 3
 _UNCONFIRMED_MS: Final = 30_000
-# Closing a connection resets it, and drops what has not been sent or confirmed yet.
+# SO_LINGER with a timeout of 0: closing a connection resets it and drops data that is not yet sent or acknowledged.
 _RESETS: Final = struct.pack("ii", 1, 0)
 _ATTEMPTS: Final = 6
 _MAX_WAIT_S: Final = 10.0
@@ -112,14 +112,15 @@ _READS: Final = ("GET", "HEAD")
 
 
 def in_cluster(kubeconfig: str | None) -> bool:
-    """Whether the operator runs in a pod of the cluster that it works on."""
+    """Whether the operator runs in a pod of the cluster that it manages."""
     return kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 async def load_configuration(kubeconfig: str | None) -> Configuration:
-    """Credentials from that file, else from $KUBECONFIG or ~/.kube/config, else from the pod's service account.
+    """Address and credentials of the API server. In a pod without $KUBECONFIG they come from its service account, else
+    from the file `kubeconfig`, $KUBECONFIG or ~/.kube/config.
 
-    Raises kubernetes' ConfigException with what is missing.
+    Raises ConfigException of the `kubernetes` package with a message about what is missing.
     """
     configuration = Configuration()
     if in_cluster(kubeconfig):
@@ -130,14 +131,14 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 
 
 class _Write:
-    """A write on its way: how long it may be that, in seconds, and its connection."""
+    """A write in flight: its connection, and `left_s`, the seconds that remain for it."""
 
     def __init__(self, left_s: Callable[[], float]) -> None:
         self.left_s = left_s
         self.transport: asyncio.BaseTransport | None = None
 
     def abort(self) -> None:
-        """Reset its connection, now or once it has one: what the kernel still holds of it is never delivered."""
+        """Reset the connection, now or once it exists: the kernel then never delivers data that it still buffers."""
         self.left_s = lambda: 0.0
         if isinstance(self.transport, asyncio.WriteTransport):
             self.transport.abort()
@@ -147,7 +148,7 @@ _WRITE: Final[ContextVar[_Write]] = ContextVar("write")
 
 
 class _WriteRequest(aiohttp.ClientRequest):
-    """A request that is not sent once its time is over, by a process that was stopped after it had begun it."""
+    """A request that is not sent after its time has run out, for example if the process was paused meanwhile."""
 
     async def write_bytes(
         self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
@@ -159,16 +160,16 @@ class _WriteRequest(aiohttp.ClientRequest):
             return
         connection = conn.transport.get_extra_info("socket") if conn.transport is not None else None
         if connection is not None and (option := getattr(socket, "TCP_USER_TIMEOUT", None)):
-            # Counted by the kernel, also while this process is stopped.
+            # The kernel measures this timeout, so it also applies while this process is paused.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, option, max(int(min(left_s, _TIMEOUT_S) * 1000), 1))
         await super().write_bytes(writer, conn, content_length)
 
 
 class ApiClient:
-    """Requests to one API server, at most `concurrency` at a time and `qps` a second (0 or less: no limit of ours; the
-    server's priority and fairness then decides). One namespace gets at most half of what is in flight: a webhook that
-    answers slowly there leaves room for the others (see fair.py)."""
+    """Requests to one API server, at most `concurrency` at a time and `qps` per second. With `qps` 0 or less the client
+    has no rate limit; API priority and fairness of the server then decides. One namespace gets at most half of the
+    requests in flight, so a slow webhook there leaves capacity for the other namespaces (see queue.py)."""
 
     def __init__(self, configuration: Configuration, *, concurrency: int = 64, qps: float = 0, burst: int = 0) -> None:
         self._configuration = configuration
@@ -182,7 +183,7 @@ class ApiClient:
         # A leaky bucket of `burst` that empties at `qps`.
         self._limiter = AsyncLimiter(max(burst, 1), max(burst, 1) / qps) if qps > 0 else None
         self._session = self._open(aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_socket))
-        # For what the API server passes on from others: never unpacked.
+        # For answers of pods that the API server only proxies: they are never decompressed.
         self._raw_session = self._open(self._session.connector, auto_decompress=False, connector_owner=False)
         writing = aiohttp.TCPConnector(limit=0, ssl=self._ssl, socket_factory=_write_socket)
         self._write_session = self._open(writing, request_class=_WriteRequest)
@@ -197,18 +198,19 @@ class ApiClient:
         )
 
     def fenced(self, left_s: Callable[[], float]) -> "ApiClient":
-        """The same client for a leader, which may write for `left_s` seconds more, 0 or less if not at all.
+        """The same client for a leader that may write for `left_s()` more seconds; 0 or less forbids writes.
 
-        That is asked before each write, and before each retry, and as the last thing before the bytes are sent, since
-        the process may have been stopped at any line; it raises Fenced where the time is over. A write that has no
-        answer by then fails as Unavailable, its connection is reset, and the API server was told not to take longer.
+        `left_s` is called before each write, before each retry and again just before the bytes are sent, because the
+        process may be paused at any line. After the time has run out, a write raises Fenced. A write without an answer
+        by then fails as Unavailable and its connection is reset. Each write also has a `timeout` parameter, so the API
+        server gives up by then as well.
         """
         other = copy.copy(self)
         other._left_s = left_s
         return other
 
     def abandon(self) -> None:
-        """Reset the connections of all writes that are on their way, of fenced clients too."""
+        """Reset the connections of all writes in flight, including those of fenced clients."""
         for write in list(self._writes):
             write.abort()
 
@@ -224,15 +226,15 @@ class ApiClient:
     async def get(
         self, path: str, *, accept: str = JSON, most_bytes: int | None = None, **params: str
     ) -> dict[str, Any]:
-        """Read an object or a list. Raises TooLarge where it has more than `most_bytes`, of which no more are read."""
+        """Read an object or a list. Raises TooLarge if the answer exceeds `most_bytes`; reading stops there."""
         return await self._retrying("GET", path, params=params, accept=accept, limit=most_bytes)
 
     async def post(self, path: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
-        """Create an object. A retry after a lost answer may find the object there: Conflict, `already_exists`."""
+        """Create an object. If an answer is lost, the retry may raise Conflict with `already_exists`."""
         return await self._retrying("POST", path, body=body, params=params or None)
 
     async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object; a body with a resource version is refused with Conflict if the object has changed."""
+        """Replace an object. Raises Conflict if the body has a resource version and the object has changed since."""
         return await self._retrying("PUT", path, body=body)
 
     async def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> dict[str, Any]:
@@ -240,7 +242,7 @@ class ApiClient:
         return await self._retrying("PATCH", path, body=body, content_type=content_type)
 
     async def delete(self, path: str, *, uid: str, **options: Any) -> dict[str, Any]:
-        """Delete the object if it still is the one with that uid, else Conflict."""
+        """Delete the object. Raises Conflict if it has a different uid by now."""
         return await self._retrying("DELETE", path, body={"preconditions": {"uid": uid}, **options})
 
     async def once(
@@ -256,18 +258,18 @@ class ApiClient:
         return await self._request(method, path, body=body, timeout=timeout, more_headers=headers)
 
     async def token(self) -> str:
-        """The bearer token that requests are sent with; empty where they have none."""
+        """The bearer token of the requests; empty if they have none."""
         found = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return str(found or "").removeprefix("Bearer ").strip()
 
     async def raw(self, path: str, timeout_s: float, limit: int) -> bytes:
-        """What is at a path, unread and without retries: for what the API server only passes on. More than `limit`
-        bytes are TooLarge, an encoded answer is Unavailable."""
+        """The undecoded body at a path, without retries: for answers that the API server only proxies. Raises TooLarge
+        for more than `limit` bytes and Unavailable for an encoded answer."""
         return await self._exchange("GET", path, timeout=aiohttp.ClientTimeout(total=timeout_s), limit=limit)
 
     async def lines(self, path: str) -> AsyncIterator[bytes]:
-        """What is at a path, line by line, for as long as the server sends: a pod's log that is followed. Of a line
-        that is very long the first MAX_LINE bytes."""
+        """The lines at a path, until the server ends the answer: for following a pod's log. Longer lines are cut to
+        MAX_LINE bytes."""
         name = f"GET {path.partition('?')[0]}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
         try:
@@ -295,7 +297,8 @@ class ApiClient:
     async def watch(
         self, path: str, *, version: str, accept: str = JSON, **params: str
     ) -> AsyncIterator[dict[str, Any]]:
-        """The changes since `version`, until the server ends the stream. Raises Expired when it has forgotten them."""
+        """The changes since `version`, until the server ends the stream. Raises Expired if the server no longer has
+        them."""
         query = {
             **params,
             "watch": "1",
@@ -315,7 +318,7 @@ class ApiClient:
             ) as response:
                 if response.status >= 300:
                     raise error_of(name, response.status, await _beginning(response), response.headers)
-                # Whole chunks instead of lines: one event may be larger than aiohttp's limit for a line.
+                # Chunks are read instead of lines because one event may exceed aiohttp's limit for a line.
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -413,7 +416,7 @@ class ApiClient:
     def _limited(
         self, name: str, timeout: aiohttp.ClientTimeout, sending: _Write
     ) -> tuple[aiohttp.ClientTimeout, dict[str, str]]:
-        """The timeout of a write that is about to be sent, and what the API server is told of it."""
+        """The timeout of a write that is about to be sent, and the query parameters that pass it to the API server."""
         if self._left_s is None:
             return timeout, {}
         left_s = self._left_s()
@@ -421,7 +424,7 @@ class ApiClient:
             raise Fenced(name, 0, "NotLeading", "this replica does not lead any more")
         if left_s == math.inf:
             return timeout, {}
-        # What is left now, and not what a later renewal adds: the API server was told this.
+        # A later renewal does not extend the time of this write, because the API server gets this timeout now.
         end = time.monotonic() + left_s
         holds = self._left_s
         sending.left_s = lambda: min(holds(), end - time.monotonic())
@@ -431,13 +434,13 @@ class ApiClient:
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}
-        # Asked for each request: the token of a service account is rotated under us.
+        # Read for each request, because the kubelet rotates the token of a service account.
         if token := await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
         return headers
 
     def _transport(self) -> dict[str, Any]:
-        # Nobody in Kubernetes redirects, and a token must not follow where one points.
+        # Kubernetes never redirects, and the token must not be sent to the target of a redirect.
         found: dict[str, Any] = {"allow_redirects": False}
         if self._proxy:
             found["proxy"] = self._proxy
@@ -447,12 +450,12 @@ class ApiClient:
 
 
 class _OverLimit(aiohttp.ClientPayloadError):
-    """A body is larger than its reader wants."""
+    """A body exceeds the limit of its reader."""
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    """What a request is refused with, of which more than MAX_REFUSAL bytes are not read: a server that names all that
-    is wrong with an object may answer with ten times its size."""
+    """The first MAX_REFUSAL bytes of an error answer. A server that lists every error of an object may answer with ten
+    times the size of the object."""
     parts, missing = [], MAX_REFUSAL
     while missing and (part := await response.content.read(missing)):
         parts.append(part)
@@ -461,9 +464,9 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of an answer that nobody vouches for, of a session with auto_decompress=False.
+    """The body of an untrusted answer. The session must have auto_decompress=False.
 
-    Raises ClientPayloadError for more than `limit` bytes and for an encoded body, which may unpack to any size.
+    Raises ClientPayloadError for more than `limit` bytes and for an encoded body, which may decompress to any size.
     """
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
@@ -478,7 +481,7 @@ async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices when its peer is gone."""
+    """A socket that notices a lost peer."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -488,26 +491,26 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         ("TCP_KEEPCNT", _PROBES),
         ("TCP_USER_TIMEOUT", _UNCONFIRMED_MS),
     ):
-        if option := getattr(socket, name, None):  # Linux has them all
+        if option := getattr(socket, name, None):  # Linux has all of them
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
 
 
 def _write_socket(address: tuple[Any, ...]) -> socket.socket:
-    """One for writes, which a connection that is closed early takes with it."""
+    """A socket for writes: closing it early also drops data that is not yet sent or acknowledged."""
     made = _socket(address)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
     return made
 
 
 def _namespace(path: str) -> str:
-    """The namespace that a request is about; empty for what is in none or in all."""
+    """The namespace of a request; empty for cluster-wide objects and for requests about all namespaces."""
     _, _, rest = path.partition("/namespaces/")
     return rest.partition("/")[0]
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """Back off with jitter, and at least for as long as the server asked for."""
+    """Seconds until the next attempt: exponential backoff with jitter, at least the Retry-After of the server."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after_s if isinstance(error, ApiError) else 0.0
     return max(asked, tenacity.wait_random_exponential(multiplier=0.1, max=_MAX_WAIT_S)(state))
