@@ -1,4 +1,4 @@
-"""Carries decisions out: the only place that writes pods, services, PodGroups and jobs."""
+"""Carries out decisions. Only this module writes pods, services, PodGroups and jobs."""
 
 import asyncio
 import contextlib
@@ -59,14 +59,14 @@ from elastic_tfjob.controller.model.status import format_time
 __all__ = ["Executor", "Refusals", "RefusedPods"]
 
 
-# -- Jobs of which the API server refuses pods for good: a quota, a policy, a name that another pod has ----------------
+# -- Jobs with pods that the API server rejects: because of a quota, a policy, or a name that is taken -----------------
 
-# A pod is tried again at least each minute: of one that was not for longer nobody knows.
+# The creation of a pod is retried at least once per minute. A rejection older than this is out of date.
 _KNOWN_S: Final = 300.0
 
 
 class _Refusal(NamedTuple):
-    """The API server's words, and when the pod was refused first and last."""
+    """The API server's message, and when the pod was rejected first and last, in seconds of the monotonic clock."""
 
     why: str
     first: float
@@ -74,7 +74,7 @@ class _Refusal(NamedTuple):
 
 
 class RefusedPods:
-    """What was refused, by the uid of a job and the name of its pod."""
+    """Rejected pods, by the uid of the job and the name of the pod."""
 
     def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:  # noqa: PLW0108 tests replace it
         self._now = now
@@ -82,8 +82,9 @@ class RefusedPods:
         self._forgot_at = now()
 
     def refused(self, uid: str, pod: str, why: str) -> None:
-        """It was refused."""
-        if self._now() - self._forgot_at >= _KNOWN_S:  # under a profile that decides nothing nobody asks for `jobs`
+        """Record that the API server rejected a pod with the message `why`."""
+        # Old entries are also dropped here, because a profile that plans nothing never reads `jobs`.
+        if self._now() - self._forgot_at >= _KNOWN_S:
             self._forget()
         pods, now = self._at.setdefault(uid, {}), self._now()
         known = pods.get(pod)
@@ -91,12 +92,12 @@ class RefusedPods:
         pods[pod] = _Refusal(why, first, now)
 
     def made(self, uid: str, pod: str) -> None:
-        """It is there after all."""
+        """Record that the pod exists now."""
         if (known := self._at.get(uid)) is not None:
             known.pop(pod, None)
 
     def of_job(self, uid: str) -> Mapping[str, RefusedPod]:
-        """The pods of a job that are refused now, by name."""
+        """The currently rejected pods of a job, by name."""
         now = self._now()
         return {
             name: RefusedPod(each.why, now - each.first)
@@ -106,7 +107,7 @@ class RefusedPods:
 
     @property
     def jobs(self) -> frozenset[str]:
-        """The uids of jobs that have such pods now."""
+        """The uids of the jobs that have rejected pods now."""
         self._forget()
         return frozenset(self._at)
 
@@ -122,13 +123,13 @@ class RefusedPods:
 
 log = structlog.get_logger(__name__)
 
-# Of one job at a time, so that a job of hundreds of pods does not hold up the others.
+# Writes of one job in flight, so that a job of hundreds of pods does not delay other jobs.
 _WRITES_PER_JOB: Final = 16
 _REFUSED_S: Final = 60.0
-# So long the API server's answer on pods that were only tried holds.
+# The result of a dry run of pods is valid for this time.
 _ADMITTED_S: Final = 30.0
 _MOST_REFUSED_S: Final = 3600.0
-# The labels by which the operator finds an object again, and knows which replica it is.
+# The labels that identify an object of the operator and its replica.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
 _DOES_NOT: Final[Mapping[Change, str]] = {
     "more": "does not get more CPU",
@@ -139,8 +140,8 @@ _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUD
 
 
 class Refusals:
-    """Changes of CPU that the API server refused, by pod and what they were to give it: each is tried again, later each
-    time. Giving back is tried again soon, as others may wait for it."""
+    """CPU changes that the API server rejected, by pod uid and kind of change. Each is retried with a growing delay. A
+    decrease is retried after a minute at most, because other jobs may wait for the CPU."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
@@ -148,7 +149,7 @@ class Refusals:
         self.until: dict[tuple[str, Change], datetime] = {}
 
     def note(self, uid: str, change: Change) -> float:
-        """A change was refused; returns after how many seconds it is tried again."""
+        """Record a rejected change. Returns the seconds until it is retried."""
         now, key = self._now(), (uid, change)
         for old in [each for each, until in self.until.items() if now >= until + timedelta(seconds=_MOST_REFUSED_S)]:
             del self.until[old], self._delays[old]
@@ -157,20 +158,20 @@ class Refusals:
         return delay_s
 
     def forget(self, uid: str, change: Change) -> None:
-        """A change was made after all."""
+        """Record that the change has succeeded."""
         self.until.pop((uid, change), None)
         self._delays.pop((uid, change), None)
 
 
 class Executor:
-    """Turns actions into API calls, and their answers into cache entries."""
+    """Turns actions into API calls and stores the answers in the caches."""
 
     def __init__(self, api: ApiClient, caches: Caches, recorder: EventRecorder, *, gang_scheduler: str = "") -> None:
         self._api = api
         self._gang_scheduler = gang_scheduler
         self._caches = caches
         self._recorder = recorder
-        # Bodies are rendered one after the other, with a look at other work between: those of large jobs take time.
+        # Bodies are rendered one at a time and the event loop runs in between, because large jobs take time to render.
         self._rendering = asyncio.Lock()
         self._refusals = Refusals()
         self.refused_pods: Final = RefusedPods()
@@ -179,22 +180,23 @@ class Executor:
 
     @property
     def refused(self) -> Mapping[tuple[str, Change], datetime]:
-        """Changes of CPU that were refused, as Observed has them."""
+        """Rejected CPU changes and the time of their next attempt, for Observed."""
         return self._refusals.until
 
     def admission(self, uid: str) -> Mapping[int, str]:
-        """What the API server said of pods that a job may get, as Observed has it."""
+        """The result of the job's last dry run by job generation, for Observed: empty text if all pods were admitted.
+        No entry without a dry run in the last 30 s."""
         at, generation, answer = self._admission.get(uid, (-_ADMITTED_S, 0, ""))
         return {generation: answer} if time.monotonic() - at < _ADMITTED_S else {}
 
     async def carry_out(self, job: TFJob, decision: Decision) -> None:
-        """Create what is to be created, store status and state, then delete and change what is to be.
+        """Create objects, store status and state, then delete and change objects.
 
-        Deletions come last, so that a crash never leaves a pod gone without the status that explains it. A PodGroup is
-        made or changed before all else, as nothing is created without it. What else fails to be created or deleted does
-        not keep the rest from being done, nor does a state that is refused for good (what is done follows from the one
-        that is stored): the first ApiError is raised at the end. Conflict on status or state, raised at once, means
-        that the decision was made from an old view of the job.
+        Deletions come last, so that a crash never leaves a deleted pod without the status that explains it. The
+        PodGroup is written first, and if that fails nothing else is created. Any other failed creation or deletion does
+        not stop the remaining actions. A state that the API server rejects as invalid does not stop them either,
+        because the actions follow from the stored state. The first such ApiError is raised at the end. A Conflict on
+        status or state is raised at once: the decision was made from an outdated job.
         """
         slots = asyncio.Semaphore(_WRITES_PER_JOB)
 
@@ -203,7 +205,7 @@ class Executor:
                 try:
                     await self._act(job, action)
                 except ApiError as error:
-                    # Whose frames hold what was sent and answered, and there may be hundreds.
+                    # The frames hold requests and answers, and there may be hundreds of errors.
                     error.__traceback__ = error.__cause__ = error.__context__ = None
                     return error
             return None
@@ -212,13 +214,13 @@ class Executor:
         others = [action for action in decision.actions if not isinstance(action, (Create, UpdatePodGroup, SaveState))]
         groups = [action for action in made if isinstance(action, UpdatePodGroup) or action.kind == "PodGroup"]
         failures = await asyncio.gather(*map(bounded, groups))
-        # scheduler-plugins binds a pod whose group does not exist as if it had none, and one whose group is that of a
-        # smaller job as a part of that: the gang would be torn.
+        # Pods are not created without an up-to-date PodGroup. scheduler-plugins binds a pod without regard to its gang
+        # if the PodGroup does not exist, and it binds too few pods if the PodGroup still has a smaller size.
         if not any(failures):
             failures += await asyncio.gather(*map(bounded, [action for action in made if action not in groups]))
         for event in decision.events:
             self._recorder.record(job, event)
-            await asyncio.sleep(0)  # other jobs' work between
+            await asyncio.sleep(0)  # let other jobs run in between
         version = job.version
         if decision.status is not None:
             version = await self._store_status(job, decision.status)
@@ -282,7 +284,7 @@ class Executor:
         return int(answer["metadata"]["resourceVersion"])
 
     async def _rendered(self, action: Create) -> dict[str, Any]:
-        """The body of an object. Raises Invalid for a template that none can be made from."""
+        """The body of an object. Raises Invalid if the template cannot be rendered."""
         async with self._rendering:
             await asyncio.sleep(0)
             try:
@@ -299,9 +301,9 @@ class Executor:
             try:
                 self._informer(kind).written(await self._api.post(path, body))
             except Conflict as error:
-                if not error.already_exists:  # a quota that somebody else changed in the same moment
+                if not error.already_exists:  # another client changed a quota at the same moment
                     raise
-                # Ours if an answer got lost or the cache is behind; otherwise somebody has taken the name.
+                # The object is ours if an answer was lost or the cache is outdated; otherwise the name is taken.
                 answer = await self._api.get(f"{path}/{name}")
                 if not _is_the_same(answer["metadata"], body["metadata"], job.uid):
                     raise error from None
@@ -321,17 +323,17 @@ class Executor:
             raise
 
     async def _try(self, job: TFJob, action: TryPods) -> None:
-        """Have the API server check pods that it does not store: admission, quotas, policies. A webhook that cannot be
-        asked so says nothing of them."""
+        """Check pods with a dry run of the API server: admission, quotas, policies. A pod counts as admitted if a
+        webhook does not support dry runs."""
         answer, path = "", self._collection(job, "Pod")
         coming: list[tuple[Mapping[str, Any], int]] = []
         for pod, count in zip(action.pods, action.counts, strict=True):
             body = await self._rendered(pod)
             try:
-                # What is admitted has what a LimitRange or a webhook adds.
+                # The answer includes the fields that a LimitRange or a webhook adds.
                 admitted = await self._api.post(path, body, dryRun="All")
                 coming.append((admitted if "spec" in admitted else body, count))
-            except Conflict:  # a pod of that name is there: this is looked at last
+            except Conflict:  # a pod of this name exists: admission checks names last
                 coming.append((body, count))
             except Invalid as error:
                 no_dry_run = error.status == 400 and "dry run" in error.message
@@ -346,8 +348,8 @@ class Executor:
         self._admission[job.uid] = now, action.generation, answer
 
     async def _beyond_quotas(self, job: TFJob, coming: Sequence[tuple[Mapping[str, Any], int]]) -> str:
-        """The quota that does not admit all of these pods in the place of the job's own, in words. Empty where the
-        operator may not read quotas: then pods are tried one by one only."""
+        """A message that names the quota that these pods would exceed if they replaced the job's current pods. Empty if
+        all fit, or if the operator may not read quotas: then only the dry runs of single pods count."""
         try:
             quotas = (await self._api.get(f"/api/v1/namespaces/{job.namespace}/resourcequotas")).get("items") or ()
             if not quotas:
@@ -361,13 +363,13 @@ class Executor:
         return excess(quotas, (each for each in there if controller_uid(each["metadata"]) == job.uid), coming)
 
     async def _delete_pod(self, job: TFJob, action: DeletePod) -> None:
-        with contextlib.suppress(Invalid):  # who refuses the mark need not refuse the end
+        with contextlib.suppress(Invalid):  # a rejected annotation must not prevent the deletion
             if action.mark and not await self._annotate_pod(job, action.name, action.uid, STOP_COMMAND):
                 return
         await self._delete(job, "Pod", action.name, action.uid, grace_s=action.grace_s)
 
     async def _annotate_pod(self, job: TFJob, name: str, uid: str, command: str) -> bool:
-        """Give a pod a command; False when it is gone, or another one by now."""
+        """Write a command to a pod's annotation. False if the pod is gone or was replaced by one of the same name."""
         note = {"metadata": {"uid": uid, "annotations": {COMMAND_ANNOTATION: command}}}
         try:
             self._caches.pods.seen(await self._api.patch(f"{self._collection(job, 'Pod')}/{name}", note))
@@ -382,7 +384,7 @@ class Executor:
         resources: dict[str, Any] = {"requests": {"cpu": f"{action.request}m"}}
         if action.limit:
             resources["limits"] = {"cpu": f"{action.limit}m"}
-        # By strategy and not by merge patch: that would replace the list of containers.
+        # A strategic merge patch, because a JSON merge patch would replace the list of containers.
         container = {"name": action.container, "resources": resources}
         body = {"metadata": {"uid": action.uid}, "spec": {"containers": [container]}}
         path = f"{self._collection(job, 'Pod')}/{action.name}"
@@ -399,7 +401,7 @@ class Executor:
             self._refusals.forget(action.uid, action.change)
 
     def _refuse(self, job: TFJob, action: ResizePod, reason: str, why: str) -> None:
-        """Tell it, and have the job looked at again: what it has now is what it keeps for the time being."""
+        """Record an event and raise Invalid, so the job is reconciled again: it keeps its current CPU until then."""
         delay_s = self._refusals.note(action.uid, action.change)
         again = f"tried again in {delay_s:.0f} s"
         self._tell(job, "Warning", reason, f"{action.name} {_DOES_NOT[action.change]} ({again}): {why}")
@@ -412,8 +414,8 @@ class Executor:
             return False
 
     async def _save_state(self, job: TFJob, annotations: Mapping[str, str | None], version: int) -> None:
-        # With the version that the decision was made from (or that our own status made of it): a leader that was
-        # overtaken must not write an older state over a newer one.
+        # The patch has the version that the decision was made from, or that of our own status write since: a former
+        # leader must not overwrite a newer state with an older one.
         body = {"metadata": {"uid": job.uid, "resourceVersion": str(version), "annotations": annotations}}
         self._caches.jobs.seen(await self._api.patch(f"{jobs_path(job.namespace)}/{job.name}", body))
         self.trials.stored(job.uid)
@@ -423,7 +425,7 @@ class Executor:
         try:
             await self._api.delete(f"{self._collection(job, kind)}/{name}", uid=uid, **options)
         except (Conflict, NotFound):
-            # It is gone, or another one by now: the watch will say so.
+            # The object is gone or was replaced by one of the same name; the watch will report it.
             return
         except ApiError as error:
             _count(kind, "delete", "failed")
@@ -446,7 +448,8 @@ class Executor:
                     self._caches.services.assume(replace(service, terminating=True))
 
     async def _adopt(self, job: TFJob, name: str, uid: str) -> None:
-        # With its version: who has adopted it meanwhile would lose it.
+        # The patch has the service's version: otherwise it would take the service from another owner that adopted it
+        # meanwhile.
         known = [each.version for each in self._caches.services.of_job(job.key) if each.uid == uid]
         version = {"resourceVersion": str(known[0])} if known else {}
         body = {"metadata": {"uid": uid, **version, "ownerReferences": [owner_reference(job)]}}
@@ -457,7 +460,7 @@ class Executor:
         path = f"{self._collection(job, 'PodGroup')}/{name}"
         informer = self._informer("PodGroup")
         uids = [each.uid for each in informer.of_job(job.key) if each.name == name]
-        metadata = {"metadata": {"uid": uids[0]}} if uids else {}  # another one of this name is not the job's
+        metadata = {"metadata": {"uid": uids[0]}} if uids else {}  # do not change another owner's PodGroup of this name
         informer.seen(await self._api.patch(path, {**metadata, "spec": spec}))
 
     async def _delete_job(self, job: TFJob) -> None:
@@ -495,7 +498,7 @@ class Executor:
 
 
 def _is_the_same(there: Mapping[str, Any], wanted: Mapping[str, Any], uid: str) -> bool:
-    """Whether an object is the one that was to be created: the job's own, and by its labels that replica's."""
+    """Whether an existing object is the one to create: owned by the job `uid`, with the same replica labels."""
     labels, asked = there.get("labels") or {}, wanted.get("labels") or {}
     return any(owner["uid"] == uid for owner in there.get("ownerReferences") or ()) and all(
         labels.get(name) == asked.get(name) for name in _IDENTITY
