@@ -1,9 +1,9 @@
-"""Informers: what the API server holds, kept up to date by list and watch.
+"""Informers: caches of the API server's objects, kept up to date by list and watch.
 
-Writes go through: the object that the API server answers a write with is put into the cache at once, so that the next
-decision sees it and no expectation of a watch event has to be kept. Resource versions order the two sources.
+The caches are write-through: the answer to a write is stored at once, so the next decision sees it and the operator
+need not track expected watch events. Resource versions order answers and watch events.
 
-An object that cannot be read is set aside alone: what was known of it before stays, and the others are kept up to date.
+An object that cannot be parsed affects only itself: its last known entry stays, and all other entries are updated.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ __all__ = ["Caches", "Informer", "jobs_path"]
 
 log = structlog.get_logger(__name__)
 
-# Parsing a page is one step of the event loop, and what it says is in memory twice then: objects in it are few, and
-# fewer where they are large. A TFJob, or a pod that names a thousand others, may have 1.5 MB.
+# Parsing a page blocks the event loop and holds its content in memory twice. A page therefore has few objects, and
+# fewer if they are large. A TFJob, or a pod whose environment names a thousand other pods, may have 1.5 MB.
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 2 * 1024 * 1024
 _TOMBSTONES: Final = 20_000
 _MAX_BACKOFF_S: Final = 10.0
-# For so long objects of a page are read before others have a turn at the event loop.
+# Objects of a page are processed for this time before other tasks of the event loop run.
 _READ_S: Final = 0.005
-# A watch that ends earlier is begun again later each time.
+# A watch that ends earlier than this restarts with a growing delay.
 _SHORT_S: Final = 5.0
 
 
 class Entry(Protocol):
-    """What an informer keeps of an object."""
+    """The fields that every cache entry has. `key` is namespace and name of the job that the object belongs to."""
 
     @property
     def namespace(self) -> str: ...
@@ -63,9 +63,9 @@ T = TypeVar("T", bound=Entry)
 class Informer(Generic[T]):
     """All objects of one resource, as entries of type T, indexed by the job they belong to.
 
-    `changed` is called with the key of the job whenever one of its entries differs from before; not for our own writes,
-    which the writer knows of. `touched` is called for those, too. `fields` is a field selector: an object that no
-    longer matches it is gone. `metadata_only`: no more than metadata is asked for.
+    `changed` is called with the key of a job when one of its entries changes, except for creations and replacements by
+    this operator, which the writer already knows. `touched` is also called for those. `fields` is a field selector: an
+    object that no longer matches it counts as deleted. With `metadata_only` only the metadata of objects is requested.
     """
 
     def __init__(
@@ -91,47 +91,50 @@ class Informer(Generic[T]):
         self._accept = METADATA_ONLY.format("PartialObjectMetadata") if metadata_only else JSON
         self._list_accept = METADATA_ONLY.format("PartialObjectMetadataList") if metadata_only else JSON
         self.resource = path.rpartition("/")[2]
-        # The same entries by job and name, and by uid: labels say which job an object belongs to, and may be changed.
+        # Entries by job and name, and the same entries by uid: an object's job follows from its labels, which may
+        # change.
         self._by_job: dict[Key, dict[str, T]] = {}
         self._by_uid: dict[str, T] = {}
-        # Gone not long ago, and at which version: the late answer to a write must not bring them back. What is newer
-        # has come back by itself, to where a selector finds it.
+        # Recently deleted objects: the version of the deletion by uid. A late answer to a write must not restore them.
+        # A newer version is stored, because the object matches the selector again.
         self._tombstones: OrderedDict[str, int] = OrderedDict()
         self.synced = asyncio.Event()
         self.changes = 0
-        """How often an entry came, became another one or went."""
+        """Number of entries added, changed and removed so far."""
         self._one = asyncio.Lock()
 
     def of_job(self, key: Key) -> tuple[T, ...]:
-        """The entries that belong to a job."""
+        """The entries of a job."""
         return tuple(self._by_job.get(key, {}).values())
 
     def one(self, key: Key) -> T | None:
-        """The entry of a job, of what it has one of; None where it has none."""
+        """The entry of a job, for resources with at most one object per job; None if there is none."""
         return next(iter(self._by_job.get(key, {}).values()), None)
 
     def __iter__(self) -> Iterator[T]:
-        # Of a copy, made in one step: a thread may go through it while the loop takes in others.
+        # A copy, made in one step: a thread may iterate over it while the event loop changes the cache.
         return iter(tuple(self._by_uid.values()))
 
     @property
     def keys(self) -> Iterable[Key]:
-        """The keys of all that is there."""
+        """The keys of all jobs that have entries."""
         return self._by_job.keys()
 
     def __len__(self) -> int:
         return len(self._by_uid)
 
     def written(self, raw: Mapping[str, Any]) -> None:
-        """Take in the answer to a write that decided all that is new in it: a creation, a replacement."""
+        """Store the answer to a creation or replacement. It contains no changes of other clients, so `changed` is not
+        called."""
         self._store(self._parse(raw))
 
     def seen(self, raw: Mapping[str, Any]) -> None:
-        """Take in an answer that may hold the news of others, too: of a read, or of a patch."""
+        """Store the answer to a read or a patch. It may contain changes of other clients, so `changed` is called."""
         self._take_in(self._parse(raw))
 
     def assume(self, entry: T) -> None:
-        """Keep what a write of ours did to an entry until the watch says so, where the answer does not show it."""
+        """Store the expected effect of a write whose answer does not contain it, until the watch reports it. Ignored if
+        the cached entry has a different uid or version."""
         entries = self._by_job.get(entry.key, {})
         known = entries.get(entry.name)
         if known is not None and (known.uid, known.version) == (entry.uid, entry.version):
@@ -140,8 +143,8 @@ class Informer(Generic[T]):
             self._touched(entry.key)
 
     async def run(self) -> None:
-        """List and watch for ever. API errors are logged and followed by another try. Where it runs already, a second
-        run waits, and goes on when the first one ends: who needs an informer need not know who else does."""
+        """List and watch without end. API errors are logged, then the request is retried. Several tasks may call this:
+        one call runs, and the next takes over when it ends, so users of an informer need not coordinate."""
         async with self._one:
             await self._follow()
 
@@ -152,7 +155,7 @@ class Informer(Generic[T]):
             try:
                 await self._watch(await self._list())
                 cause = "expired"
-                # Where every version is too old at once, lists must not follow each other without a pause.
+                # If versions expire at once, the next list must not follow without a delay.
                 backoff_s = _longer(backoff_s) if time.monotonic() - begun < _SHORT_S else 0.0
             except ApiError as error:
                 cause = type(error).__name__
@@ -163,12 +166,12 @@ class Informer(Generic[T]):
             await asyncio.sleep(backoff_s)
 
     async def look_up(self, path: str, selector: str, key: Key) -> None:
-        """Take in what there is of one job now, and what is gone, whatever a watch has not told yet. `selector` finds
-        all of it in the collection at `path`."""
+        """Update the entries of one job from a fresh list, including deletions that the watch has not reported yet. The
+        label selector `selector` must match all objects of the job in the collection at `path`."""
         await self._read_list(path, {**self._params, "labelSelector": selector}, lambda: self.of_job(key))
 
     async def _list(self) -> str:
-        """Replace the contents by a fresh list; returns its resource version."""
+        """Replace all entries by a fresh list. Returns the resource version of the list."""
         version = await self._read_list(self._path, self._params, lambda: self)
         if not self.synced.is_set():
             log.info("synced", resource=self.resource, objects=len(self))
@@ -176,7 +179,8 @@ class Informer(Generic[T]):
         return version
 
     async def _read_list(self, path: str, selectors: Mapping[str, str], among: Callable[[], Iterable[T]]) -> str:
-        """Take in a list, page by page; what it lacks of the entries `among` is gone. Returns its resource version."""
+        """Read a list page by page and store its objects. Entries in `among()` that it does not contain are removed.
+        Returns the resource version of the list."""
         found: set[str] = set()
         params, limit = dict(selectors), _PAGE
         while True:
@@ -204,13 +208,14 @@ class Informer(Generic[T]):
                 break
             params["continue"] = metadata["continue"]
         version = str(metadata["resourceVersion"])
-        # What is newer than the list was written by us while it was read.
+        # Entries newer than the list stay: this operator wrote them while the list was read.
         for entry in [each for each in among() if each.uid not in found and each.version <= int(version)]:
             self._remove(entry.uid, int(version))
         return version
 
     async def _watch(self, version: str) -> None:
-        """Follow changes until the server has forgotten where we were; broken connections are resumed."""
+        """Apply watch events until the server no longer has the changes since the last version. A broken connection
+        resumes from there."""
         backoff_s = 0.0
         while True:
             begun = time.monotonic()
@@ -230,7 +235,7 @@ class Informer(Generic[T]):
             await asyncio.sleep(backoff_s)
 
     def _apply(self, event: Mapping[str, Any]) -> str:
-        """Take in an event of a watch; returns the version to go on from, empty where the event tells none."""
+        """Apply a watch event. Returns the resource version to resume from, empty if the event has none."""
         raw = event["object"]
         version = str((raw.get("metadata") or {}).get("resourceVersion") or "")
         if event["type"] == "DELETED":
@@ -240,7 +245,7 @@ class Informer(Generic[T]):
         return version
 
     def _read(self, raw: Mapping[str, Any]) -> None:
-        """Take in what the API server tells of an object."""
+        """Parse and store an object. An object that cannot be parsed is logged and counted."""
         try:
             self._take_in(self._parse(raw))
         except Exception as error:
@@ -260,7 +265,8 @@ class Informer(Generic[T]):
             self._changed(entry.key)
 
     def _store(self, entry: T) -> bool:
-        """Keep an entry unless a newer one is there or it was deleted; returns whether it is news."""
+        """Store an entry unless the cache has the same or a newer version of it, or the object was deleted. Returns
+        whether it was stored."""
         if entry.version <= self._tombstones.get(entry.uid, -1):
             return False
         before = self._by_uid.get(entry.uid)
@@ -277,13 +283,13 @@ class Informer(Generic[T]):
         self.changes += 1
         self._touched(entry.key)
         if before is not None and before.key != entry.key:
-            # Its labels give it to another job: that is news for the one that has lost it, whoever changed them.
+            # Its labels now assign it to another job. The former job is reconciled too, whoever changed the labels.
             self._touched(before.key)
             self._changed(before.key)
         return True
 
     def _remove(self, uid: str, version: int) -> None:
-        """Take in that an object is gone, or not to be seen any more."""
+        """Remove an object that was deleted or no longer matches the selectors."""
         self._tombstones[uid] = version
         self._tombstones.move_to_end(uid)
         if len(self._tombstones) > _TOMBSTONES:
@@ -304,7 +310,7 @@ class Informer(Generic[T]):
 
 
 def _longer(backoff_s: float) -> float:
-    """How long to wait after one failure more."""
+    """The next backoff in seconds: twice the last one, from 0.1 to _MAX_BACKOFF_S."""
     return min(max(2 * backoff_s, 0.1), _MAX_BACKOFF_S)
 
 
@@ -313,26 +319,26 @@ def _uid(raw: Mapping[str, Any]) -> str:
 
 
 def _nobody(_: Key) -> None:
-    """Nobody wants to know."""
+    """The default for `touched`: does nothing."""
 
 
-# -- The informers that decisions are made from ------------------------------------------------------------------------
+# -- The informers that decisions use ----------------------------------------------------------------------------------
 
-# Pods of a job change state together: one look at all of them instead of one for each.
+# Pods of a job change state together. After this delay the job is reconciled once for all of them.
 _SETTLE_S: Final = 0.05
 _SELECTOR: Final = f"{OPERATOR_NAME_LABEL}={CONTROLLER_NAME}"
 
 
 def jobs_path(namespace: str = "") -> str:
-    """Collection of TFJobs of one namespace, or of all."""
+    """The path of the TFJobs of one namespace, or of all namespaces if it is empty."""
     one = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"/apis/{GROUP}/{VERSION}{one}/{PLURAL}"
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The informers that decisions are made from. `pod_groups` is None without a gang scheduler, `budgets` where
-    there are none to follow."""
+    """The informers that decisions use. `pod_groups` is None without a gang scheduler; `budgets` is None if
+    PodDisruptionBudgets are not followed."""
 
     jobs: Informer[TFJob]
     pods: Informer[Pod]
@@ -341,12 +347,12 @@ class Caches:
     budgets: Informer[DisruptionBudget] | None = None
 
     def failed_pods(self) -> list[tuple[TFJob, Pod]]:
-        """The pods that failed, each with the job that it is of. May be called in a thread."""
+        """The failed pods, each with the job that owns it. May be called in a thread."""
         failed = [pod for pod in self.pods if pod.failure is not None]
         return [(job, pod) for pod in failed for job in self.jobs.of_job(pod.key) if job.uid == pod.owner]
 
     async def look_up_pods(self, job: TFJob) -> None:
-        """Take in the pods of a job as they are now."""
+        """Update the entries of a job's pods from the API server."""
         path = f"/api/v1/namespaces/{quote(job.namespace, safe='')}/pods"
         await self.pods.look_up(path, f"{_SELECTOR},{JOB_NAME_LABEL}={job.name}", job.key)
 
@@ -361,8 +367,9 @@ class Caches:
         job_touched: Callable[[Key], None],
         pods_touched: Callable[[Key], None],
     ) -> "Caches":
-        """Informers of one namespace, or of all. `look_at` has a job looked at, after so many seconds; the others hear
-        of each change of jobs and pods, those included that are no reason to look."""
+        """Informers of one namespace, or of all if it is empty. `look_at(key, seconds)` queues a job for reconciliation
+        after that time. `job_touched` and `pods_touched` are called for each change of a job or of its pods, including
+        changes that need no reconciliation."""
         place = f"/namespaces/{namespace}" if namespace else ""
 
         def at_once(key: Key) -> None:
