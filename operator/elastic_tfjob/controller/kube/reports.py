@@ -1,7 +1,7 @@
-"""The pods' exporters, asked for their `/status` as often as it matters.
+"""Polls `/status` of the pods' exporters, more often while a job is being rescaled.
 
-A pod is a tenant's ground. One that does not answer, answers nonsense or points elsewhere costs its own job a report,
-its namespace a share of the questions, and nobody else anything.
+Pods are not trusted. A pod that does not answer, sends an invalid answer or redirects costs its own job a report and
+its namespace a share of the requests; it does not affect other namespaces.
 """
 
 import asyncio
@@ -32,21 +32,23 @@ from elastic_tfjob.controller.model.settings import StatusPolling
 
 __all__ = ["Reports", "RollingAverages", "ask_directly", "ask_through_proxy", "open_session"]
 
-# -- What a pod uses and does, from one answer of its exporter to the next ---------------------------------------------
-# Means of cores and steps per second.
+# -- Rolling averages of CPU use and speed from successive answers of an exporter --------------------------------------
+# In cores, and in steps per second.
 
-# A mean over less than this says nothing: of what is used now, and of what a step costs.
+# Shorter spans give no usable average: the first of the current CPU use, the second of the CPU cost of a step.
 _LEAST_WINDOW_S: Final = 4.0
 _LEAST_LATELY_S: Final = 10.0
-# Between two readings that are kept: what a pod says of its clock, it may say many times a second.
+# Minimum distance of two stored readings by the pod's clock: their number is bounded however often the pod is polled.
 _APART_S: Final = WINDOW_S / 64
-# What a step costs is nearly the same all the time, while what is measured of it in half a minute is not.
+# Time constant of the exponential averages. The CPU cost of a step is nearly constant, but its measurement over half a
+# minute is not.
 _LATELY_S: Final = 120.0
 
 
 class RollingAverages:
-    """Of one pod. `use_cores` is over a window that begins anew where the pod may use more or less; `mean_cores` and
-    `mean_steps_per_s` are over the last minutes, in which they go together, what is long ago counting ever less."""
+    """Averages of one pod. `use_cores` covers a window of up to WINDOW_S seconds. `mean_cores` and `mean_steps_per_s`
+    are exponential averages over the last minutes, both of the same period. All restart when the pod's conditions
+    change: its generation, its first step, the end of its first slow steps or its CPU limit."""
 
     __slots__ = ("_cpu_s", "_last", "_runs", "_seconds", "_steps", "_used")
 
@@ -55,13 +57,13 @@ class RollingAverages:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew: what was measured so far is of something else, as of a start."""
+        """Discard all readings, because they describe different conditions, such as the start of the program."""
         self._used: list[tuple[float, float]] = []
         self._last: tuple[float, float, int] | None = None
         self._seconds = self._cpu_s = self._steps = 0.0
 
     def take(self, report: Report) -> Report:
-        """The report with its means, None where too little is known."""
+        """The report with its averages; an average is None if the readings cover too short a time."""
         runs = report.generation, report.first_step_at, report.steady, report.cpu.limit_cores
         if self._runs != runs:
             self._runs = runs
@@ -70,7 +72,7 @@ class RollingAverages:
         if usage_s is None:
             return report
         last = self._last
-        if last is not None and (at < last[0] or usage_s < last[1]):  # another clock, or another process
+        if last is not None and (at < last[0] or usage_s < last[1]):  # a different clock or process
             self.clear()
             last = None
         used = self._used
@@ -104,36 +106,37 @@ class RollingAverages:
 
 log = structlog.get_logger(__name__)
 
-# Of a job that is being rescaled: the pod that leads the training, and the others.
+# Polling intervals of a job that is being rescaled: of the pod that leads its training, and of its other pods.
 _CHIEF_S: Final = 0.1
 _OTHERS_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 60.0
 _MAX_FOLLOWED_BACKOFF_S: Final = 2.0
-# Of a pod that has never answered, and from which not even a refusal comes: each question costs the whole timeout.
+# For a pod that has never answered and does not even refuse the connection: each request costs the whole timeout.
 _MAX_SILENT_BACKOFF_S: Final = 10.0
 _TIMEOUT_S: Final = 2.0
 _PROXY_TIMEOUT_S: Final = 5.0
-# Questions in flight; those of one namespace are at most half of them, those of one job so many.
+# Requests in flight of all jobs and of one job. One namespace gets at most half of the total.
 _IN_FLIGHT: Final = 64
 _OF_JOB: Final = 16
 
 Ask = Callable[[Pod], Awaitable[bytes]]
-"""Gets a pod's `/status`. May raise anything; ApiError, aiohttp.ClientError, TimeoutError and OSError are usual."""
+"""Fetches `/status` of a pod as bytes. May raise any error, usually ApiError, aiohttp.ClientError, TimeoutError or
+OSError."""
 
 
 def open_session(headers: Mapping[str, str] | None = None) -> aiohttp.ClientSession:
-    """For ask_directly: keeps no cookies, unpacks nothing."""
+    """A session for ask_directly: it keeps no cookies and decompresses nothing."""
     return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, headers=headers)
 
 
 def ask_directly(session: aiohttp.ClientSession, port: int) -> Ask:
-    """By the pod's own address: for an operator inside the cluster."""
+    """Polls pods at their own address, for an operator inside the cluster."""
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     headers = {"Accept-Encoding": "identity"}
 
     async def ask(pod: Pod) -> bytes:
-        address = ipaddress.ip_address(pod.ip)  # and nothing else, whoever wrote the pod's status
-        if "%" in pod.ip:  # the name of an interface behind it may be anything, a port and a path too
+        address = ipaddress.ip_address(pod.ip)  # rejects anything but an address: pod status is not trusted
+        if "%" in pod.ip:  # an IPv6 zone may contain any text, also a port and a path
             raise ValueError(f"not a pod's address: {pod.ip[:60]!r}")
         host = f"[{address}]" if address.version == 6 else str(address)
         url = f"http://{host}:{port}/status"
@@ -146,7 +149,7 @@ def ask_directly(session: aiohttp.ClientSession, port: int) -> Ask:
 
 
 def ask_through_proxy(api: ApiClient, port: int) -> Ask:
-    """Through the API server: for an operator outside."""
+    """Polls pods through the API server's proxy, for an operator outside the cluster."""
 
     async def ask(pod: Pod) -> bytes:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy/status"
@@ -156,8 +159,8 @@ def ask_through_proxy(api: ApiClient, port: int) -> Ask:
 
 
 class _Source:
-    """A pod that is asked. `due` is on the event loop's clock; None: it is not to be asked now. `asked`: it waits for
-    its question or for the answer. `silent`: nothing at all came back last time."""
+    """A polled pod. `due` is the time of its next request on the event loop's clock, None if it is not polled now.
+    `asked` is True while its request is queued or in flight, `silent` if the last request timed out."""
 
     __slots__ = ("asked", "chief", "due", "failures", "means", "pod", "report", "silent")
 
@@ -172,8 +175,8 @@ class _Source:
         self.means = RollingAverages()
 
     def take(self, report: Report) -> bool:
-        """Keep a new report with its means; whether the program has just made its first step, or the first steps that
-        cost more than the others."""
+        """Store a new report with its averages. Returns whether the program has just completed its first step, or the
+        slow steps that follow a start."""
         before, self.report = self.report, self.means.take(report)
         if report.first_step_at is None:
             return False
@@ -182,17 +185,17 @@ class _Source:
 
 @dataclass(slots=True)
 class _Line:
-    """A job's pods that are due: how many have been let through, and those that wait for one of them."""
+    """A job's pods that are due: `through` counts its requests queued or in flight, `waiting` has the other pods."""
 
     through: int = 0
     waiting: deque[_Source] = field(default_factory=deque)
 
 
 class Reports:
-    """The newest Report of each running pod that has an exporter.
+    """The newest Report of each running pod with an exporter.
 
-    `changed` is called with a job's key when a pod of it says more than plain progress, and `progressed` when the pod
-    that leads its training says nothing but that. Questions are spread so that they are never more than
+    `changed` is called with a job's key when a report of one of its pods has news other than progress; `progressed` is
+    called when the pod that leads its training reports only progress. The request rate never exceeds
     `polling().max_requests_per_s`.
     """
 
@@ -210,7 +213,7 @@ class Reports:
         self._changed = changed
         self._polling = polling
         self._sources: dict[Key, dict[str, _Source]] = {}
-        self._counts: Counter[str] = Counter()  # of the pods that are asked, by namespace
+        self._counts: Counter[str] = Counter()  # number of polled pods by namespace
         self._followed: set[Key] = set()
         self._renewed: set[Key] = set()
         self._later: list[tuple[float, int, Key, _Source]] = []
@@ -224,18 +227,18 @@ class Reports:
         self._limiter = AsyncLimiter(1, 1)
 
     def of_job(self, key: Key) -> Mapping[str, Report]:
-        """The newest reports of a job's pods, by pod name. They outlive the pod's running, not the pod. Also for other
-        threads, while pods come and go."""
+        """The newest reports of a job's pods, by pod name. A report stays until its pod is deleted, also after the pod
+        has ended. May be called in a thread while pods change."""
         sources = tuple(self._sources.get(key, {}).items())
         return {name: source.report for name, source in sources if source.report is not None}
 
     def renewed(self) -> set[Key]:
-        """The jobs of which a pod has answered since this was asked last."""
+        """The jobs whose pods have sent a report since the last call."""
         found, self._renewed = self._renewed, set()
         return found
 
     def follow(self, key: Key, closely: bool = True) -> None:
-        """Ask the pods of a job that is being rescaled many times a second, until told otherwise."""
+        """Poll the pods of a job that is being rescaled several times per second, until called with `closely=False`."""
         if closely == (key in self._followed):
             return
         if not closely:
@@ -247,7 +250,7 @@ class Reports:
                 self._queue(key, source, 0.0)
 
     def pods_changed(self, key: Key) -> None:
-        """Take in that a job's pods have come, gone or changed."""
+        """Update the polled pods of a job after its pods have changed."""
         pods = self._pods(key)
         present = {pod.name: pod for pod in pods if pod.exporter}
         sources = self._sources.get(key, {})
@@ -274,7 +277,7 @@ class Reports:
                 self._queue(key, source, 0.0)
             elif not running:
                 self._stop(source)
-            elif ends:  # how far it got, while there is an exporter to say it
+            elif ends:  # get the last step while the exporter still runs
                 self._queue(key, source, 0.0)
         if not sources:
             del self._sources[key]
@@ -291,16 +294,15 @@ class Reports:
 
     def _queue(self, key: Key, source: _Source, after_s: float) -> None:
         source.due = asyncio.get_running_loop().time() + after_s
-        if (
-            not self._asks
-        ):  # of a replica that stands by: all are asked when it runs, and pods that are gone by then not
+        # A standby replica queues nothing: when it starts to poll, it queues all pods that exist then.
+        if not self._asks:
             return
         self._number += 1
         heapq.heappush(self._later, (source.due, self._number, key, source))
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll without end."""
         self._asks = True
         self._begin_anew()
         async with asyncio.TaskGroup() as group:
@@ -311,21 +313,21 @@ class Reports:
                 self._wake.clear()
                 wait_s = self._later[0][0] - loop.time() if self._later else None
                 if wait_s is None or wait_s > 0:
-                    # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits
-                    # for: the run would then never end.
+                    # wait_for in Python 3.11 swallows a cancellation that arrives at the moment its awaitable ends, so
+                    # this task would never end.
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(wait_s):
                             await self._wake.wait()
                     continue
                 due, _, key, source = heapq.heappop(self._later)
-                if source.due == due and not source.asked:  # else another entry holds by now
+                if source.due == due and not source.asked:  # otherwise a newer entry replaces this one
                     source.asked = True
                     line = self._due.setdefault(key, _Line())
                     (line.waiting.appendleft if source.chief else line.waiting.append)(source)
                     self._let_through(key, line)
 
     def _begin_anew(self) -> None:
-        """Forget what an earlier run was about to ask: it is due now."""
+        """Discard the queues of an earlier run; all polled pods are due now."""
         self._due.clear()
         self._questions = FairQueue(_IN_FLIGHT)
         self._later.clear()
@@ -336,7 +338,7 @@ class Reports:
                     self._queue(key, source, 0.0)
 
     def _let_through(self, key: Key, line: _Line) -> None:
-        """Queue as many questions to a job's pods as it may have at a time."""
+        """Queue requests to a job's pods, up to the limit per job."""
         while line.waiting and line.through < _OF_JOB:
             line.through += 1
             source = line.waiting.popleft()
@@ -346,13 +348,13 @@ class Reports:
 
     async def _ask_all(self) -> None:
         while True:
-            # One at a time, so that the rate is shared in the order of the queue.
+            # One task at a time, so that the rate limit admits requests in the order of the queue.
             async with self._turn:
                 namespace, (key, source) = await self._questions.take()
                 await self._limit()
             due = source.due
             try:
-                if source.due is not None:  # it is still to be asked
+                if source.due is not None:  # it is still polled
                     await self._question(key, source)
             finally:
                 source.asked = False
@@ -360,24 +362,24 @@ class Reports:
                 line = self._due[key]
                 line.through -= 1
                 self._let_through(key, line)
-            if source.due is not None:  # at once, where it was to be asked again while it was asked
+            if source.due is not None:  # at once if another request was queued during this one
                 self._queue(key, source, self._interval_s(key, source) if source.due == due else 0.0)
 
     async def _limit(self) -> None:
-        """Wait until another question keeps to the rate."""
+        """Wait until the rate limit permits another request."""
         rate = self._polling().max_requests_per_s
         if rate != self._rate:
             self._rate, self._limiter = rate, AsyncLimiter(rate, 1)
         await self._limiter.acquire()
 
     async def _question(self, key: Key, source: _Source) -> None:
-        """Ask a pod. Whatever goes wrong is this pod's failure and no one else's."""
+        """Poll a pod. An error counts as a failure of this pod and does not affect other pods."""
         before = source.report
         where = {"pod": source.pod.name, "namespace": source.pod.namespace}
         silent = False
         try:
             begins = source.take(Report.parse(await self._ask(source.pod), time.time()))
-            if begins and source.chief:  # what the others used until then was for the start
+            if begins and source.chief:  # earlier CPU use of the other pods belongs to the start
                 for other in self._sources.get(key, {}).values():
                     if other is not source:
                         other.means.clear()
@@ -414,7 +416,7 @@ class Reports:
         if followed:
             base_s = _CHIEF_S if source.chief else _OTHERS_S
         else:
-            # So many pods of one namespace are asked in each interval, however many it has.
+            # Pods of one namespace that are polled per interval, however many it has.
             share = fair_share(self._counts.values(), limits.max_requests_per_s * limits.interval_s)
             base_s = limits.interval_s * max(1.0, self._counts[key[0]] / share)
         if not followed:
