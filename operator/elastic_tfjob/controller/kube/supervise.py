@@ -1,6 +1,6 @@
-"""What runs in the background for as long as the process lives: a bug in it is logged and counted, and it begins anew.
+"""Supervises background tasks that run as long as the process: a task that fails is logged, counted and restarted.
 
-An error that ended one task used to end the operator, and so one tenant's odd object could stop everybody's jobs.
+Otherwise an error in one task would end the operator, and one tenant's unusual object could stop the jobs of all.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ log = structlog.get_logger(__name__)
 
 _BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 60.0
-# Who ran for so long without failing is well again.
+# A task that has run for this time without failing is healthy again.
 _WELL_S: Final = 60.0
-# Liveness says "restart me" when a task has not been well for so long. A restart helps where this process's memory is
-# what is wrong, or where another replica can lead; against an object that makes every process fail it does not, so it
-# must be rare: a process that starts has this long again, in which whatever still works goes on working. It is no
-# matter of errors of the API server either: they are no bugs, are handled where they happen, and never count here.
-# A loop that is blocked needs no rule: it cannot answer the probe at all.
+# The liveness probe fails when a task has not been healthy for this time, and the kubelet restarts the operator. A
+# restart helps if this process's memory is corrupt or another replica can lead. It does not help against an object that
+# makes every process fail, so it must be rare: after a start all other tasks work for this time again. Errors of the
+# API server never count here: they are not bugs, and callers handle them. A blocked event loop needs no rule, because
+# it cannot answer the probe.
 _STUCK_S: Final = 600.0
 _EXCERPT: Final = 300
 _FRAMES: Final = 20
@@ -54,21 +54,21 @@ _LAG_EVERY_S: Final = 0.1
 
 
 class Supervisor:
-    """Runs tasks that never end, each begun anew when it does."""
+    """Runs tasks that should never end, and restarts a task that does."""
 
     def __init__(self) -> None:
-        # Since when each task that is not well has been failing.
+        # By task that is not healthy, the time of its first failure on the monotonic clock.
         self._failing: dict[str, float] = {}
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """The tasks that have been failing for so long that the process had better begin anew."""
+        """The names of tasks that have been failing for _STUCK_S: the process should restart."""
         now = time.monotonic()
         return tuple(sorted(name for name, since in self._failing.items() if now - since >= _STUCK_S))
 
     async def keep(self, name: str, run: Callable[[], Awaitable[object]]) -> None:
-        """Run for ever: when it fails or returns, which it never should, it is run again, later each time. Ends when it
-        is cancelled from outside, and only then."""
+        """Call `run` without end: it restarts with a growing delay each time it fails or returns, which it never
+        should. This ends only when it is cancelled from outside."""
         backoff_s = 0.0
         while True:
             well = asyncio.get_running_loop().call_later(_WELL_S, self._failing.pop, name, None)
@@ -87,22 +87,22 @@ class Supervisor:
             self._failing.setdefault(name, time.monotonic())
             metrics.TASK_FAILURES.labels(name).inc()
             backoff_s = min(max(2 * backoff_s, _BACKOFF_S), _MAX_BACKOFF_S)
-            # With jitter: tasks that fail together must not return together.
+            # With jitter, so that tasks that failed together do not restart together.
             again_s = backoff_s * random.uniform(0.5, 1.0)
             log.error("bug: a task failed", task=name, error=problem, trace=frames, again_in_s=round(again_s, 2))
             await asyncio.sleep(again_s)
 
 
 def cancels(error: BaseException) -> bool:
-    """Whether an error is the cancellation of the task that runs, and not of something that it waited for."""
+    """Whether an error is the cancellation of the current task, and not of something that it waited for."""
     me = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling() > 0
 
 
 async def unending(run: Callable[[], Awaitable[object]]) -> None:
-    """For a task of a TaskGroup that never ends: a group takes no notice of one that returns, or is cancelled by
-    something that it waited for, and goes on without it. Raises RuntimeError then, which ends the whole group, so that
-    its Supervisor tells it and begins it anew."""
+    """Wraps a task of a TaskGroup that should never end. A TaskGroup continues without a task that returns or that is
+    cancelled by something it waited for. This raises RuntimeError in both cases, which ends the group; its Supervisor
+    then logs and restarts it. Other errors of `run` are raised unchanged."""
     ended = await _outcome(run)
     if isinstance(ended, asyncio.CancelledError):
         raise RuntimeError("something it waited for was cancelled") from ended
@@ -110,11 +110,11 @@ async def unending(run: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _outcome(run: Callable[[], Awaitable[object]]) -> Exception | asyncio.CancelledError | None:
-    """The error that `run` ended with, if any; raises CancelledError where who waits here is cancelled, and only then.
+    """The error that `run` ended with, None if it returned. Raises CancelledError only if the caller is cancelled.
 
-    It runs in a task of its own, since who counts the cancellations of a task that has run a TaskGroup is misled: a
-    group that is failing when it is cancelled raises its failure alone, and one whose member fails while it waits for
-    the others leaves its own cancellation counted (Python 3.11 and 3.12).
+    `run` gets its own task, because a TaskGroup makes `cancelling()` of its task unreliable in Python 3.11 and 3.12: a
+    group that is failing when it is cancelled raises only its failure, and a group whose member fails while it waits
+    for its other members leaves its own cancellation counted.
     """
 
     async def alone() -> None:
@@ -135,8 +135,8 @@ async def _outcome(run: Callable[[], Awaitable[object]]) -> Exception | asyncio.
 
 
 def excerpt(error: BaseException) -> str:
-    """What went wrong in one short line, whatever the error is: of a group, its first; never a whole value of a
-    tenant's, and no error of its own."""
+    """The type and message of an error in one line of limited length, which also cuts long values of a tenant. For an
+    ExceptionGroup it describes the first error. Never raises an error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     try:
@@ -148,7 +148,7 @@ def excerpt(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> tuple[str, ...]:
-    """The innermost calls of a traceback, outermost first: where, and not with which values, which may be anybody's."""
+    """The innermost calls of a traceback, outermost first. It has places but no values, which may be a tenant's."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error.__cause__, asyncio.CancelledError):
@@ -158,7 +158,7 @@ def trace(error: BaseException) -> tuple[str, ...]:
 
 
 async def watch_loop() -> None:
-    """Measure for ever how late the event loop is: what one step of it takes, all others wait for."""
+    """Measure the delay of the event loop without end: all tasks wait while one step of the loop runs."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + _LAG_EVERY_S
@@ -167,30 +167,28 @@ async def watch_loop() -> None:
 
 
 def collect_less() -> None:
-    """Spare the garbage collector what is there by now, which stays (modules, and caches that refer to nothing but what
-    is in them): with 10,000 jobs a look at everything holds the loop for a second."""
+    """Exclude all current objects from garbage collection, because they stay (modules, and caches that refer only to
+    their own content). With 10,000 jobs a full collection blocks the event loop for a second."""
     gc.collect()
     gc.freeze()
 
 
-# -- A server of HTTP whose connections are bounded --------------------------------------------------------------------
-# In number, and each in the time that it may do nothing.
-#
-# Whoever reaches a port can open connections and say nothing, begin a request and not end it, or not read the answer.
-# Each of those takes a file descriptor and memory of the process that also talks to the API server.
+# -- An HTTP server with a limited number of connections and a limited idle time per connection ------------------------
+# Any client that reaches a port can open connections and send nothing, leave a request incomplete, or not read the
+# answer. Each such connection takes a file descriptor and memory of the process that also talks to the API server.
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MOST: Final = 256
-"""Connections that do nothing, and requests at once, of one server."""
+"""Maximum idle connections of one server, and maximum concurrent requests."""
 _IDLE_S: Final = 75.0
-"""Longer than proxies and Prometheus keep a connection between two questions."""
+"""Maximum idle time of a connection. Proxies and Prometheus keep connections for less time between two requests."""
 _SHUTDOWN_S: Final = 3.0
-"""How long answers under way are waited for at the end: one that nobody reads must not keep the process."""
+"""How long a shutdown waits for unfinished answers: a client that does not read must not keep the process alive."""
 
 
 class _Connections:
-    """The connections of a server: those that do nothing, from when on each, and those with a request."""
+    """The connections of a server: idle ones, each with the time since when it is idle, and the count of busy ones."""
 
     def __init__(self, most: int, idle_s: float) -> None:
         self._most = most
@@ -199,15 +197,16 @@ class _Connections:
         self._busy = 0
 
     def admit(self, connection: web.RequestHandler) -> None:
-        """A new one, or one whose request has been handled; its answer may not be read yet. Where there are too many,
-        the one that has done nothing for longest goes: whoever asks at once is answered, however many others do not."""
+        """Add a new connection, or one whose request has been handled (the client may not have read the answer yet).
+        Above the limit the longest idle connection is closed, so a client that sends its request at once is always
+        answered."""
         self._idle[connection] = asyncio.get_running_loop().time()
         while len(self._idle) > self._most:
             self._drop(next(iter(self._idle)))
 
     @web.middleware
     async def handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Whoever has a request in work is not idle."""
+        """Count a connection as busy while its request is handled. Above the limit the answer is 503."""
         connection = request.protocol
         if self._busy >= self._most:
             return web.Response(status=503, text="too many requests at once", headers={"Retry-After": "1"})
@@ -221,18 +220,18 @@ class _Connections:
                 self.admit(connection)
 
     async def sweep(self) -> None:
-        """Drop those that have done nothing for too long, for ever."""
+        """Close connections that have been idle for too long, without end."""
         while True:
             await asyncio.sleep(self._idle_s / 10)
             since = asyncio.get_running_loop().time() - self._idle_s
             for connection, at in list(self._idle.items()):
                 if at > since:
-                    break  # they are in order of time
+                    break  # the entries are ordered by time
                 self._drop(connection)
 
     def _drop(self, connection: web.RequestHandler) -> None:
         del self._idle[connection]
-        if isinstance(connection.transport, asyncio.Transport):  # else the other end has gone
+        if isinstance(connection.transport, asyncio.Transport):  # otherwise the client has closed it
             connection.transport.abort()
 
 
@@ -240,9 +239,9 @@ class _Connections:
 async def listening(
     address: str, app: web.Application, *, most: int = _MOST, idle_s: float = _IDLE_S, **options: Any
 ) -> AsyncIterator[None]:
-    """Serve an application at an address of Options while the context is open, with at most `most` connections that do
-    nothing, each for `idle_s` at most, and as many requests at once; `options` are those of AppRunner. Raises OSError
-    where the address is taken."""
+    """Serve an application while the context is open; `address` has the format described in Options. At most `most`
+    connections may be idle, each for at most `idle_s` seconds, and at most `most` requests are handled at a time.
+    `options` are passed to AppRunner. Raises OSError if the address is in use."""
     host, _, port = address.rpartition(":")
     if not int(port):
         yield
@@ -261,7 +260,7 @@ async def listening(
 
     sweeping = asyncio.create_task(connections.sweep(), name="idle-connections")
     try:
-        # Without a host asyncio listens on all addresses of both families, or of the one that there is.
+        # Without a host asyncio listens on all IPv4 and IPv6 addresses, as far as the machine has both.
         sockets = await asyncio.get_running_loop().create_server(
             accepted, host.strip("[]") or None, int(port), backlog=most
         )
@@ -274,7 +273,7 @@ async def listening(
         await runner.cleanup()
 
 
-# What the operator reports to Prometheus (`/metrics`), the kubelet (`/healthz`, `/readyz`) and people (`/status`).
+# The operator's endpoints for Prometheus (`/metrics`), the kubelet (`/healthz`, `/readyz`) and people (`/status`).
 
 
 @asynccontextmanager
@@ -287,16 +286,16 @@ async def serve_probes(
     failed: Callable[[], Sequence[tuple[TFJob, Pod]]],
     status: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[None]:
-    """Serve while the context is open. Addresses are those of Options. `alive` and `ready` say what is wrong, or
-    nothing: the answer is then 503 with these words. `failed` gives the failed pods, of which some are named at
-    `/metrics`; it is called in a thread. `status` is what `/status`
-    answers, beside the probes. Raises OSError where an address is taken."""
+    """Serve metrics and probes while the context is open. Addresses have the format described in Options. `alive` and
+    `ready` return a problem, answered as 503 with this text, or an empty text. `failed` returns the failed pods, some
+    of which are listed at `/metrics`; it is called in a thread. `status` returns the JSON object of `/status`, served
+    at the health address. Raises OSError if an address is in use."""
 
     one = asyncio.Lock()
 
     async def show_metrics(_: web.Request) -> web.Response:
-        # In a thread: with many namespaces it takes longer than others should wait for. One at a time: the scheduling
-        # loop computes in threads of the same pool.
+        # Runs in a thread, because with many namespaces it would block the event loop for too long. One at a time,
+        # because the scheduling loop uses threads of the same pool.
         async with one:
             text = await asyncio.to_thread(_metrics, failed)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
