@@ -1,13 +1,13 @@
-"""What a request to the API server can end with, other than an answer.
+"""The errors of requests to the API server.
 
-ApiError                what was asked and what the server said
+ApiError                the request and the server's message
 ├── NotFound            404
-├── Conflict            409: somebody wrote first, or the name is taken (`already_exists`)
-├── Expired             410: the resource version is too old to go on from
-├── TooLarge            an answer of more bytes than the caller wants
-├── Invalid             3xx, 400, 403, 422: asking again will not help
-└── Unavailable         429, 5xx, or no answer: retried here, raised when that lasted too long
-    └── Fenced          not sent: this replica must not write (any more)
+├── Conflict            409: another client wrote first, or the name is taken (`already_exists`)
+├── Expired             410: the resource version is too old to resume from
+├── TooLarge            the answer exceeds the caller's limit in bytes
+├── Invalid             3xx, 400, 403, 422: a retry will not help
+└── Unavailable         429, 5xx, or no answer: raised after all retries have failed
+    └── Fenced          not sent: this replica must not write now
 """
 
 import contextlib
@@ -31,12 +31,12 @@ __all__ = [
 
 _EXCERPT: Final = 400
 MAX_MESSAGE: Final = 1024
-"""Characters of what the server says."""
+"""Maximum characters of the server's message."""
 
 
 class ApiError(Exception):
-    """A request that failed: `status` is the HTTP status (0 for no answer), `reason` Kubernetes' CamelCase word, which
-    is empty where the answer was too long to be read to its end."""
+    """A failed request. `status` is the HTTP status, 0 without an answer. `reason` is Kubernetes' CamelCase reason,
+    empty if the answer was too long to be read completely. `retry_after_s` is the delay that the server asks for."""
 
     def __init__(self, request: str, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{request}: {status} {reason}: {message[:_EXCERPT]}"[:_EXCERPT])
@@ -51,11 +51,11 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """The write was refused because of what is there already."""
+    """The write was rejected because of the existing object."""
 
     @property
     def already_exists(self) -> bool:
-        """True when an object of that name exists; False when the object changed since it was read."""
+        """True if an object of that name exists; False if the object has changed since it was read."""
         return self.reason == "AlreadyExists"
 
 
@@ -64,15 +64,15 @@ class Expired(ApiError):
 
 
 class TooLarge(ApiError):
-    """The answer has more bytes than the caller wants to read."""
+    """The answer exceeds the caller's limit in bytes."""
 
 
 class Invalid(ApiError):
-    """The server will refuse this request however often it is sent."""
+    """The server rejects this request; a retry will not help."""
 
 
 class Unavailable(ApiError):
-    """The server is overloaded, failing or away."""
+    """The server is overloaded, failing or unreachable."""
 
 
 class Fenced(Unavailable):
@@ -80,12 +80,12 @@ class Fenced(Unavailable):
 
 
 def error_of(request: str, status: int, answer: bytes, headers: Mapping[str, str]) -> ApiError:
-    """What an answer with that HTTP status, body and headers says."""
+    """The error for an answer with this HTTP status, body and headers."""
     reason, message = "", answer[:_EXCERPT].decode(errors="replace")
     with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
         found = orjson.loads(answer)
         reason, message = str(found.get("reason") or ""), str(found.get("message") or message)
-        if isinstance(problem := found.get("error"), dict):  # the query API's own words
+        if isinstance(problem := found.get("error"), dict):  # the error format of the query API
             hint = f"; allowed: {problem['allowed']}" if problem.get("allowed") else ""
             place = f"{problem['where']}: " if problem.get("where") else ""
             message = f"{place}{problem.get('message')}{hint}"
@@ -102,6 +102,6 @@ def error_of(request: str, status: int, answer: bytes, headers: Mapping[str, str
         kind = Invalid
     try:
         retry_after_s = min(float(headers.get("Retry-After", 0)), 30.0)
-    except ValueError:  # an HTTP date; nobody in Kubernetes sends one
+    except ValueError:  # an HTTP date, which Kubernetes never sends
         retry_after_s = 1.0
     return kind(request, status, reason, message, retry_after_s)
