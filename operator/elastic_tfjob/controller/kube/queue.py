@@ -1,4 +1,4 @@
-"""The work queue: keys, each at most once, never handled by two workers at a time, namespaces in turn."""
+"""The work queue: each key waits at most once, one worker at a time handles it, and namespaces take turns."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -16,23 +16,23 @@ __all__ = ["NOT_SURE_S", "FairQueue", "FairSlots", "KeyQueue", "Shares", "fair_s
 
 
 # -- Fairness between tenants (namespaces) -----------------------------------------------------------------------------
-# Whoever asks for much gets what the others leave, and never all there is.
+# A tenant with many requests gets what the other tenants leave, but never the whole total.
 #
-#     Shares      how much of a fixed total each tenant holds, and whether it may hold more
-#     FairQueue   items that wait for workers: tenants take turns, and none occupies all workers
+#     Shares      how much of a fixed total each tenant holds, and whether it may take more
+#     FairQueue   items waiting for workers: tenants take turns, and no tenant occupies all workers
 #     FairSlots   a semaphore with the same rules
-#     fair_share  what each may have of a rate, where what is wanted is known
+#     fair_share  each tenant's share of a rate if all demands are known
 #
-# The rule of the first three: a tenant may take while it holds less than is free. One tenant then gets half of the
-# total, two get a third each, and however many are greedy, something is left for the next one to come. In switches,
-# where it comes from, it is called dynamic thresholds (Choudhury and Hahne, 1998).
+# Rule of the first three: a tenant may take more while it holds less than is free. A single tenant then gets half of
+# the total, two get a third each, and any number of greedy tenants leaves something for the next one. The rule comes
+# from network switches, where it is called dynamic thresholds (Choudhury and Hahne, 1998).
 
 T = TypeVar("T")
 
 
 def fair_share(wanted: Iterable[float], total: float) -> float:
-    """The most that one may have so that all together have no more than `total`: who wants less leaves the rest to the
-    others (max-min fairness). Infinite where all have what they want."""
+    """The maximum per tenant so that the sum does not exceed `total`; what a smaller demand leaves is divided among the
+    larger ones (max-min fairness). Infinite if all demands fit."""
     rest = sorted(wanted)
     for had, each in enumerate(rest):
         share = total / (len(rest) - had)
@@ -43,7 +43,7 @@ def fair_share(wanted: Iterable[float], total: float) -> float:
 
 
 class Shares:
-    """What each tenant holds of `total`, in whatever unit."""
+    """How much of `total` each tenant holds, in any unit."""
 
     def __init__(self, total: int) -> None:
         self.free = total
@@ -67,14 +67,14 @@ class Shares:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds anything."""
+        """Whether no tenant holds anything."""
         return not self._held
 
 
 class _Lines(Generic[T]):
-    """A line of waiting items for each tenant, and the tenants' turns. Urgent items come before their tenant's others.
+    """A line of waiting items per tenant, and the order of the tenants. Urgent items precede the tenant's other items.
 
-    Taking one costs no more than there are tenants that hold something and may not hold more, however many items wait.
+    The cost of taking an item grows with the number of tenants at their limit, not with the number of waiting items.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Lines(Generic[T]):
         self._count += 1
 
     def pop(self, shares: Shares) -> tuple[str, T] | None:
-        """The next item of the next tenant that may take one, which it then has. None where none may."""
+        """Take the next item of the next tenant that may take one. Returns tenant and item; None if no tenant may."""
         tenant = next((tenant for tenant in self._turns if shares.admits(tenant)), None)
         if tenant is None:
             return None
@@ -108,7 +108,7 @@ class _Lines(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Items of tenants, for `workers` workers: each takes one, and calls `done` with its tenant when it is through."""
+    """Items of tenants for `workers` workers. A worker takes an item and calls `done` with its tenant afterwards."""
 
     def __init__(self, workers: int) -> None:
         self._lines: _Lines[T] = _Lines()
@@ -118,7 +118,7 @@ class FairQueue(Generic[T]):
         self._idle.set()
 
     def __len__(self) -> int:
-        """Items that wait for a worker."""
+        """Number of items that wait for a worker."""
         return len(self._lines)
 
     def add(self, tenant: str, item: T, *, urgent: bool = False) -> None:
@@ -133,24 +133,24 @@ class FairQueue(Generic[T]):
             try:
                 await taker
             except BaseException:
-                # Whoever is cancelled in the moment of being called hands the call on.
+                # A taker that is cancelled at the moment it is woken wakes the next one instead.
                 if taker.done() and not taker.cancelled():
                     self._wake_one()
                 raise
         self._idle.clear()
-        # One item that is done may admit two others, of different tenants: the second is this call's to hand on.
+        # One finished item may admit two others of different tenants, so this call wakes the taker of the second.
         self._wake_one()
         return found
 
     def done(self, tenant: str) -> None:
-        """An item of that tenant was dealt with."""
+        """Report that an item of the tenant is finished."""
         self._shares.give(tenant)
         if self._shares.idle:
             self._idle.set()
         self._wake_one()
 
     async def idle(self) -> None:
-        """Return when no item is being worked at."""
+        """Return when no worker handles an item."""
         await self._idle.wait()
 
     def _wake_one(self) -> None:
@@ -162,7 +162,7 @@ class FairQueue(Generic[T]):
 
 
 class FairSlots:
-    """`async with slots.of(tenant)`: at most `total` at a time."""
+    """Slots for `async with slots.of(tenant)`: at most `total` are in use at a time."""
 
     def __init__(self, total: int) -> None:
         self._lines: _Lines[asyncio.Future[None]] = _Lines()
@@ -198,17 +198,17 @@ class FairSlots:
 
 
 NOT_SURE_S: Final = 1.0
-"""How long a key waits whose turn came while this replica was not sure to lead."""
+"""Seconds that a key waits if its turn came while this replica was not sure to lead."""
 _BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 60.0
 
 
 class KeyQueue:
-    """Keys that wait, keys that are due later, and keys that are being handled by `workers` workers.
+    """Keys that wait, keys that are due later, and keys that one of `workers` workers handles now.
 
-    Namespaces take turns, and none occupies all workers (see fair.py). Of a namespace's keys, those that had a time to
-    wait for come before the others: they are jobs that have begun, whose next step is small. A thousand new jobs must
-    not stand between a running pod and the status that says so. `depth` shows how many keys wait.
+    Namespaces take turns, and none occupies all workers (see Shares). Within a namespace, keys that were added with a
+    delay precede the other keys: they belong to jobs that have started, and their next step is small. A thousand new
+    jobs must not delay the status of a running pod. The gauge `depth` shows the number of waiting keys.
     """
 
     def __init__(self, workers: int = 64, depth: Gauge | None = metrics.QUEUE_DEPTH) -> None:
@@ -216,20 +216,21 @@ class KeyQueue:
         self._line: FairQueue[Key] = FairQueue(workers)
         self._waiting: set[Key] = set()
         self._handled: set[Key] = set()
-        # By key, whether it must come back at once, and not only after what it failed for has had its time.
+        # Keys added while they are handled. True: queue the key again at once, even if a retry is due later.
         self._again: dict[Key, bool] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
-        # By key that failed, the time of its next attempt on the loop's clock.
+        # By failed key, the time of its retry on the event loop's clock.
         self._retry_at: dict[Key, float] = {}
 
     def __len__(self) -> int:
-        """Keys that wait for a worker."""
+        """Number of keys that wait for a worker."""
         return len(self._waiting)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
-        """Have a key handled, now or after a while. Of several times the earliest holds, but what is added for later
-        never comes before the retry of a key that failed: what a failing job does to its pods must not call it back."""
+        """Queue a key now or in `after_s` seconds. Of several times the earliest counts. A key that failed and is added
+        with a delay is not handled before its retry: pod changes caused by a failing job must not shorten its
+        backoff."""
         if after_s <= 0:
             if timer := self._later.pop(key, None):
                 timer.cancel()
@@ -262,8 +263,8 @@ class KeyQueue:
             self._show()
 
     async def turn(self, handle: Callable[[Key], Awaitable[None]], holds: Callable[[], bool]) -> None:
-        """Handle the next key, if this replica may act. Else the key comes again in a moment: of a process that was
-        paused either the lease is renewed by then, or this one ends."""
+        """Handle the next key if `holds()`, that is if this replica may act. Otherwise the key is queued again in
+        NOT_SURE_S: after a pause of the process, the lease is either renewed by then or this replica stops."""
         key = await self.take()
         try:
             if holds():
@@ -272,7 +273,7 @@ class KeyQueue:
                 self.add(key, NOT_SURE_S)
         finally:
             self.done(key)
-        # A key without anything to write has let nobody else run so far.
+        # Handling a key that needs no write has not yielded to the event loop yet.
         await asyncio.sleep(0)
 
     async def take(self) -> Key:
@@ -288,21 +289,21 @@ class KeyQueue:
             self._depth.set(len(self._waiting))
 
     def done(self, key: Key) -> None:
-        """The key was handled; it is queued again if it was added meanwhile."""
+        """Report that the key was handled. It is queued again if it was added meanwhile."""
         self._handled.remove(key)
         at_once = self._again.pop(key, None)
-        # Of a key that has failed meanwhile the retry is set already.
+        # If the key has failed meanwhile, its retry is already scheduled.
         if at_once or (at_once is False and key not in self._retry_at):
             self._add_now(key, begun=True)
         self._line.done(key[0])
 
     async def idle(self) -> None:
-        """Return when no key is being handled."""
+        """Return when no worker handles a key."""
         await self._line.idle()
 
     def retry(self, key: Key) -> float:
-        """Have a key that failed handled again, later each time; returns after how many seconds. Only `add` without a
-        time brings it back before."""
+        """Schedule the retry of a failed key with exponential backoff. Returns the delay in seconds. Only `add` without
+        a delay queues it earlier."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         after_s = min(_BACKOFF_S * 2.0 ** min(failures - 1, 16), _MAX_BACKOFF_S)
         if key not in self._waiting:
@@ -311,12 +312,12 @@ class KeyQueue:
         return after_s
 
     def succeeded(self, key: Key) -> None:
-        """Forget a key's failures."""
+        """Reset a key's backoff."""
         self._failures.pop(key, None)
         self._retry_at.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """Forget all of a key that does not exist any more, also when it is due, which may be years away."""
+        """Drop everything about a key whose object is gone, including its timer, which may be due in years."""
         self.succeeded(key)
         if timer := self._later.pop(key, None):
             timer.cancel()
