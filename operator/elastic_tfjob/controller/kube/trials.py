@@ -1,4 +1,4 @@
-"""What the API server admits of a pod that it refused with what the operator adds: asked by dry runs."""
+"""Finds, by dry runs, what the operator may inject into a pod that the API server rejected with its injection."""
 
 import time
 from collections import Counter
@@ -20,18 +20,19 @@ __all__ = ["Trials"]
 
 log = structlog.get_logger(__name__)
 
-# Dry runs for one refusal; and how often a job may come back with another one before it gets pods without injection.
+# Dry runs per rejection; and how many changed injections of a job may be rejected before it gets pods without one.
 _DRY_RUNS: Final = 6
 _CHANGES: Final = 5
-# Where a pod is refused without injection, too, each of its job's may be, again and again.
+# If pods are rejected even without an injection, all pods of the job may be rejected repeatedly. A job's dry runs start
+# at most once per _AGAIN_S; results are dropped after _KNOWN_S.
 _AGAIN_S: Final = 30.0
 _KNOWN_S: Final = 600.0
-# The API server's words where a webhook of others does not say that it may be asked for nothing.
+# The API server's message if a webhook of another project does not declare that it supports dry runs.
 _NO_DRY_RUN: Final = "does not support dry run"
 
 
 class Trials:
-    """What was found, by the job's uid, until its state has it."""
+    """`found` has the admitted injection by job uid, until it is stored in the job's state."""
 
     def __init__(self, api: ApiClient, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -40,13 +41,13 @@ class Trials:
         self.found: Final[dict[str, Injection]] = {}
 
     def stored(self, uid: str) -> None:
-        """The job's state has been stored."""
+        """Report that the job's state was stored."""
         if self.found.pop(uid, None) is not None:
             self._at.pop(uid, None)
 
     async def look(self, uid: str, collection: str, trial: AdmissionTrial, refusal: Invalid) -> None:
-        """Find out what is admitted instead of a pod that was refused. Many of a job's pods are refused at once, for
-        the same reason: one is tried."""
+        """Find an injection that is admitted in place of the rejected one. Many pods of a job are rejected at once for
+        the same reason, so only one of them is tried."""
         now = self._now()
         if uid in self.found or now - self._at.get(uid, -_AGAIN_S) < _AGAIN_S:
             return
@@ -56,14 +57,14 @@ class Trials:
         self._at[uid] = now
         try:
             found = await self._admitted(collection, trial, refusal.message)
-        except ApiError as error:  # it is away, or the namespace is
+        except ApiError as error:  # the API server is unreachable, or the namespace is gone
             log.info("not tried without injection", error=str(error))
             return
         if found is not None:
             self.found[uid] = found
 
     async def _admitted(self, collection: str, trial: AdmissionTrial, refusal: str) -> Injection | None:
-        """The injection nearest to what was refused; None where the pod is refused without any."""
+        """The admitted injection nearest to the rejected one; None if the pod is rejected even without injection."""
         sentence, resources, tries = refusal, trial.resources, trial.tries + 1
         tried = [(Injection(resources, tries=tries), refusal)]
         for _ in range(_DRY_RUNS if tries <= _CHANGES else 0):
@@ -78,12 +79,13 @@ class Trials:
             if not (sentence := await self._refusal(collection, trial, injection)):
                 return injection
             tried.append((injection, sentence))
-        # Nothing is admitted beside the job's other pods. Perhaps since those have what the operator added.
+        # No injection is admitted next to the job's other pods, perhaps because their injected containers use up the
+        # quota. An injection then fits if those pods are recreated with it, too.
         fits = (each for each, why in tried if room_if_left(why, _freed(trial, each)))
         return next((replace(each, anew=True) for each in fits), None)
 
     async def _refusal(self, collection: str, trial: AdmissionTrial, injection: Injection) -> str:
-        """Why a pod is refused; empty where it is not, or nobody can tell without making it."""
+        """The reason why a pod is rejected; empty if it is admitted or if a dry run cannot tell."""
         try:
             await self._api.post(collection, trial.render(injection), dryRun="All")
         except Conflict:
@@ -94,7 +96,8 @@ class Trials:
 
 
 def _freed(trial: AdmissionTrial, injection: Injection) -> Freed:
-    """What the job's other pods ask for beyond what they would with another injection; empty where that is the same."""
+    """The resources that the job's other pods would free with `injection` in place of their current one, by `requests`
+    or `limits` and resource name. Empty if nothing changes."""
     amounts: dict[tuple[str, str], Decimal] = {}
     for added, pods in Counter(pod.added for pod in trial.pods if pod.injected and not pod.ended).items():
         for kind, name, text in added:
