@@ -1,4 +1,4 @@
-"""The configuration that holds now: read from a ConfigMap, followed without a restart, never left for a wrong one."""
+"""The current configuration: read from a ConfigMap, reloaded without a restart, kept if new content is invalid."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -27,13 +27,13 @@ __all__ = ["HISTORY_NAME", "LearnedHistory", "LiveConfiguration"]
 
 log = structlog.get_logger(__name__)
 
-# So that the event has room for what holds instead.
+# Maximum characters of a problem in an event, so that the event also has room for the configuration that stays.
 _PROBLEM: Final = 800
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A content of the ConfigMap that is wrong, and what is wrong with it."""
+    """A version of the ConfigMap with invalid content, when it was read, and what is wrong."""
 
     version: int
     at: str
@@ -41,9 +41,10 @@ class _Refusal:
 
 
 class LiveConfiguration:
-    """`current` is the last good content of the ConfigMap `place` (NAMESPACE/NAME), or the defaults where there is no
-    ConfigMap. `changed` is called with each new one. `wants`: by pool, how many nodes the ConfigMap's annotation says
-    that it wants, of which `wanted` is called with each change. `one_namespace`: the operator sees no other."""
+    """`current` is the last valid content of the ConfigMap `place` (NAMESPACE/NAME), or the defaults if there is no
+    ConfigMap. `changed` is called with each new configuration. `wants` has the number of nodes that each pool requests
+    in the ConfigMap's annotation; `wanted` is called when it changes. `one_namespace` means that the operator serves a
+    single namespace, so pools are invalid."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class LiveConfiguration:
         self._recorder = recorder
         self._changed = changed
         self._text: str | None = None
-        # What decided: the version of the ConfigMap that was taken, and since when; and the newest one, if refused.
+        # The version of the ConfigMap in use, and since when; and the newest version if it is invalid.
         self._version: int | None = None
         self._since = _now()
         self._refusal: _Refusal | None = None
@@ -98,24 +99,25 @@ class LiveConfiguration:
                     raise ValueError("pools: an operator of one namespace (--namespace) lends no nodes")
             except ValueError as error:
                 self._refuse(config_map, str(error))
-            except Exception as error:  # what YAML can do to its parser has no end
+            except Exception as error:  # YAML can make its parser fail in many ways
                 self._refuse(config_map, excerpt(error))
             else:
                 self._take(read)
                 self._text, self._version, self._refusal = config_map.text, config_map.version, None
                 self._tell(self._decides())
-        elif self._refusal is not None:  # an edit that takes a wrong one back
+        elif self._refusal is not None:  # an edit that reverts an invalid one
             self._refusal = None
             self._tell(self._decides())
 
     def known(self, own: OwnObject) -> None:
-        """The operator's own object is found: it gets the newest event, and those that follow."""
+        """Set the operator's own object. It gets the newest event now, and all later events."""
         self._own = own
         if self._last is not None:
             self._recorder.record(own, self._last)
 
     def status(self) -> dict[str, Any]:
-        """Which profile decides now, why, and what is wrong with the newest content where that is refused."""
+        """The profile in use, why it is used, and what is wrong with the newest content if that is invalid. A JSON
+        object."""
         refusal = self._refusal
         return {
             "profile": self.current.profile,
@@ -152,7 +154,8 @@ class LiveConfiguration:
             self._recorder.record(self._own, event)
 
     def _read_wants(self, config_map: ConfigMap | None) -> None:
-        """What outside says of pools' demand. What is wrong there is told, and the rest of it holds."""
+        """Read the demand of pools from the annotation, which other programs write. Invalid parts get an event; the
+        valid parts apply."""
         wants, problems = parse_wants(config_map.wants if config_map is not None else "")
         if config_map is not None and problems:
             message = "; ".join(few(problems))[:_PROBLEM]
@@ -188,28 +191,27 @@ def _now() -> str:
 
 
 def _must_be_met(configuration: Configuration) -> None:
-    """Raises ValueError for what no live cluster does."""
+    """Raises ValueError for settings that a live cluster cannot fulfil."""
     said = {configuration.profile: {}, **configuration.profiles}
     problems = [problem for name, settings in said.items() for problem in refusals(name, settings)]
     if problems:
         raise ValueError("; ".join(problems))
 
 
-# -- What finished jobs taught, kept beyond their deletion -------------------------------------------------------------
-# In memory, and in a ConfigMap of the operator's own namespace.
+# -- Lessons of finished jobs, kept after the jobs are deleted ---------------------------------------------------------
+# They are in memory, and in a ConfigMap in the namespace of the operator's configuration.
 #
-# The ConfigMap is a convenience: without it, or where it cannot be read, the operator knows what the TFJobs that are
-# still there teach.
+# The ConfigMap is optional: without it, or if it cannot be read, the operator learns only from TFJobs that still exist.
 
 HISTORY_NAME: Final = "elastic-tfjob-history"
 """The ConfigMap's name."""
 _KEY: Final = "history.json"
-# A job's lesson is written so long after it ended, with those of others that ended meanwhile.
+# The ConfigMap is written at most once in this time, with the lessons of all jobs that have ended meanwhile.
 _WRITE_S: Final = 60.0
 
 
 class LearnedHistory:
-    """`history` is what is known now. `keep` follows it with the ConfigMap, while this replica leads."""
+    """`history` has all lessons known now. `keep` stores them in the ConfigMap while this replica leads."""
 
     def __init__(self, api: ApiClient | None = None, namespace: str = "") -> None:
         self.history = History()
@@ -218,11 +220,11 @@ class LearnedHistory:
         self._written = self.history
 
     def learn(self, scope: str, name: str, lesson: Lesson) -> None:
-        """Take in what a finished job teaches."""
+        """Add the lesson of a finished job."""
         self.history = self.history.learned(scope, name, lesson)
 
     async def keep(self) -> None:
-        """Read what was kept, and write what is new, for ever."""
+        """Read the stored lessons, then write new ones without end."""
         if self._api is None:
             await asyncio.Event().wait()
             return
@@ -233,7 +235,8 @@ class LearnedHistory:
             await self._write(self._api)
 
     async def _read(self, api: ApiClient) -> bool:
-        """Whether it is known what was kept."""
+        """Merge the stored lessons with those learned meanwhile. Returns whether the ConfigMap was read or does not
+        exist."""
         try:
             found = await api.get(self._path)
         except NotFound:
@@ -257,7 +260,7 @@ class LearnedHistory:
         try:
             await api.patch(self._path, {"data": {_KEY: await asyncio.to_thread(write_history, history)}})
         except NotFound:
-            self._written = history  # nobody wants it kept
+            self._written = history  # without a ConfigMap nothing is stored
         except ApiError as error:
             log.warning("history not written", config_map=HISTORY_NAME, error=excerpt(error))
         else:
