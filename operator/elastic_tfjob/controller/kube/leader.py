@@ -1,7 +1,7 @@
-"""Leader election with a Lease: of several replicas one acts, the others keep their caches warm.
+"""Leader election with a Lease: one replica acts, all other replicas keep their caches up to date.
 
-Our own and not the `kubernetes` package's, which ends on the first broken connection, trusts the wall clock, and does
-not give the lease back on a graceful stop.
+The implementation of the `kubernetes` package is not used: it ends on the first broken connection, trusts the wall
+clock, and does not release the lease on a graceful stop.
 """
 
 import asyncio
@@ -21,19 +21,20 @@ __all__ = ["LeaderElection"]
 
 log = structlog.get_logger(__name__)
 
-# As controller-runtime: after a leader's death another one acts within LEASE_S + RETRY_S.
+# The values of controller-runtime: after a leader's death another replica acts within LEASE_S + RETRY_S.
 LEASE_S: Final = 15.0
 RENEW_S: Final = 10.0
 RETRY_S: Final = 2.0
 MARGIN_S: Final = 2.0
-"""A write ends so long before another candidate may lead: clocks differ in speed, and a reset takes its way."""
-# Goes on while the machine is suspended, where there is such a clock (Linux).
+"""Seconds between the end of a write and the time when another candidate may lead: clocks differ in speed, and a
+connection reset takes time to arrive."""
+# Linux has a clock that also counts the time while the machine is suspended.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class LeaderElection:
-    """One candidate for one Lease. All durations are measured on the monotonic clock of this process: a candidate takes
-    a lease over when it has seen it unchanged for its whole duration, whatever the clocks of others say."""
+    """One candidate for one Lease. All durations are measured on this process's monotonic clock: a candidate takes over
+    a lease that it has seen unchanged for the whole lease duration. Clocks of other machines do not matter."""
 
     def __init__(self, api: ApiClient, *, namespace: str, name: str, identity: str) -> None:
         self._api = api
@@ -43,12 +44,12 @@ class LeaderElection:
         self._identity = identity
         self._seen: str | None = None
         self._runs_out_at = 0.0
-        # On two clocks: a machine that was paused from outside may have only the wall clock set right afterwards.
+        # On two clocks: after a machine was paused from outside, perhaps only its wall clock is corrected.
         self._renewed_at = -math.inf, -math.inf
 
     async def acquire(self) -> int:
-        """Return once this candidate is the leader: the resource version of the lease that says so. No other candidate
-        has written anything later, as kube-apiserver counts all writes together."""
+        """Wait until this candidate is the leader. Returns the resource version of its lease. All earlier leaders'
+        writes have lower versions, because kube-apiserver numbers all writes in one sequence."""
         while not await self._try():
             left_s = self._runs_out_at - time.monotonic()
             await asyncio.sleep(left_s if 0 < left_s < RETRY_S else RETRY_S)
@@ -57,7 +58,7 @@ class LeaderElection:
         return int(self._seen or 0)
 
     async def keep(self) -> None:
-        """Renew the lease for ever; return when it is lost, and the caller must stop acting at once."""
+        """Renew the lease until it is lost. After the return the caller must stop acting at once."""
         while self.holds():
             await asyncio.sleep(RETRY_S)
             await self._try()
@@ -65,17 +66,17 @@ class LeaderElection:
         log.error("leadership lost", identity=self._identity)
 
     def holds(self) -> bool:
-        """Whether the last renewal is recent enough to act on: not in a process that slept and has only just woken."""
+        """Whether the last renewal is recent enough to act. False in a process that has just resumed after a pause."""
         return self.left_s() > 0
 
     def left_s(self) -> float:
-        """How long a write that is begun now may be on its way, in seconds: until shortly before another candidate may
-        lead. 0 if none may be begun: the last renewal is not recent enough."""
+        """Seconds that a write started now may take: until MARGIN_S before another candidate may lead. 0 if the last
+        renewal is not recent enough to start a write."""
         age_s = max(now - then for now, then in zip(_clocks(), self._renewed_at, strict=True))
         return LEASE_S - MARGIN_S - age_s if age_s < RENEW_S else 0.0
 
     async def release(self) -> None:
-        """Give the lease back, so that another candidate need not wait for it to run out."""
+        """Release the lease, so that another candidate need not wait until it expires."""
         try:
             lease = await self._api.once("GET", f"{self._path}/{self._name}")
             if lease["spec"].get("holderIdentity") == self._identity:
@@ -86,8 +87,8 @@ class LeaderElection:
             log.warning("lease not released", error=str(error))
 
     async def _try(self) -> bool:
-        """Acquire or renew once; whether this candidate holds the lease after it."""
-        # From before the request: a renewal counts from when it was asked for, not from when the answer came.
+        """Try once to acquire or renew the lease. Returns whether this candidate holds it now."""
+        # Read before the request, because a renewal counts from its request and not from its answer.
         asked_at, clocks = time.monotonic(), _clocks()
         try:
             leads = await self._acquire_or_renew(asked_at)
@@ -97,7 +98,7 @@ class LeaderElection:
             log.warning("lease not renewed", error=str(error))
             leads = False
         except Exception as error:
-            # A lease that somebody has written nonsense into: as one that cannot be had.
+            # A lease with invalid content cannot be acquired.
             log.error("bug: lease not renewed", error=excerpt(error), trace=trace(error))
             leads = False
         if leads:
@@ -136,7 +137,7 @@ class LeaderElection:
         if holder != self._identity:
             wanted["acquireTime"] = moment
             wanted["leaseTransitions"] = spec.get("leaseTransitions", 0) + 1
-        # Refused with Conflict when another candidate was faster.
+        # Raises Conflict if another candidate was faster.
         answer = await self._api.once("PUT", f"{self._path}/{self._name}", {**lease, "spec": {**spec, **wanted}})
         self._seen, self._runs_out_at = answer["metadata"]["resourceVersion"], now + LEASE_S
         return True
