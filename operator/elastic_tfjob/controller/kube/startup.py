@@ -1,4 +1,4 @@
-"""Before the operator acts: is somebody else in charge of TFJobs here?"""
+"""Checks for competing TFJob controllers before the operator starts, and reads what it needs from its own cluster."""
 
 import asyncio
 import contextlib
@@ -20,22 +20,22 @@ __all__ = ["PriorityClasses", "find_rivals", "on_volume", "own_image", "own_name
 log = structlog.get_logger(__name__)
 
 _LABEL: Final = "control-plane=kubeflow-training-operator"
-# What the names of its webhooks end in. Others look at TFJobs, too, and take none for their own: Kueue, policies.
+# The suffix of the Go training-operator's webhook names. Other webhooks for TFJobs (Kueue, policies) do not compete.
 _WEBHOOK: Final = ".training-operator.kubeflow.org"
-# Where its manifests put it.
+# The namespace in the manifests of the Go training-operator.
 _NAMESPACE: Final = "kubeflow"
-# So many Deployments that only look like one are looked at. Anybody may make any number, each of over a megabyte.
+# Maximum number of untrusted Deployments that are read. Any user may create many, each larger than a megabyte.
 _TOLD: Final = 10
 
 
 async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
-    """What runs here that also takes TFJobs for its own: a sentence each, with what to do about it.
+    """Other controllers of TFJobs in this cluster: one sentence each, with the remedy.
 
-    Looks for a Go training-operator that is available and has not excluded TFJobs, and for its admission webhook on
-    TFJobs, which refuses every job once the operator behind it is gone. Without the right to look, nothing is found.
+    Finds a Go training-operator that is available and does not exclude TFJobs. Also finds its admission webhook for
+    TFJobs, which rejects every job once that operator is gone. Without the right to read them, nothing is found.
 
-    Anybody may label a Deployment in a namespace of his own. So only those count that are where an administrator put
-    something: in `kubeflow`, in the `own` namespace of this operator, and where webhooks of the Go operator lead.
+    Any user may label a Deployment in their own namespace. Only Deployments in namespaces of an administrator count:
+    `kubeflow`, the namespace `own` of this operator, and the namespaces that webhooks of the Go operator point to.
     """
     webhooks = await _items(api, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
     trusted = sorted({_NAMESPACE, own, *_webhooks_lead_to(webhooks)} - {""})
@@ -49,7 +49,8 @@ async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
 
 
 async def _tell_of_others(api: ApiClient, trusted: Collection[str]) -> None:
-    """Nothing that is in these Deployments, which are anybody's, keeps the operator from starting."""
+    """Log other Deployments that look like a training-operator. Any user may have created them, so neither their
+    content nor an error prevents the operator's start."""
     try:
         elsewhere = ",".join(f"metadata.namespace!={namespace}" for namespace in trusted)
         path = "/apis/apps/v1/deployments"
@@ -93,19 +94,19 @@ def _deployments(items: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _runs_tfjobs(containers: list[dict[str, Any]]) -> bool:
-    """Without --enable-scheme it reconciles every kind it knows."""
+    """Whether a Go training-operator reconciles TFJobs. Without --enable-scheme it reconciles all kinds it knows."""
     words = " ".join(word for item in containers for word in (*(item.get("command") or ()), *(item.get("args") or ())))
     schemes = [scheme.lower() for part in words.split("enable-scheme")[1:] for scheme in part.strip("= ").split()[:1]]
     return not schemes or "tfjob" in schemes
 
 
 def _its(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The Go operator's own among the webhooks of a configuration."""
+    """The webhooks of a configuration that belong to the Go training-operator."""
     return (webhook for webhook in item.get("webhooks") or () if webhook["name"].endswith(_WEBHOOK))
 
 
 def _webhooks_lead_to(items: list[dict[str, Any]]) -> set[str]:
-    """The namespaces of the services behind them, of whatever kind of job they are."""
+    """The namespaces of the services that webhooks of the Go training-operator call, for any kind of job."""
     services = (webhook.get("clientConfig", {}).get("service") for item in items for webhook in _its(item))
     return {service["namespace"] for service in services if service}
 
@@ -123,18 +124,17 @@ def _webhooks(items: list[dict[str, Any]]) -> Iterator[str]:
                     )
 
 
-# -- What the operator asks of the cluster that it runs in -------------------------------------------------------------
-# Its own namespace, image and Deployment, and the priority classes.
+# -- The operator's own namespace, image and Deployment, and the cluster's priority classes ----------------------------
 
 _PRIORITIES_S: Final = 60.0
-# What the operator does not learn of its own image at the first try it asks for again, later each time.
+# Reading the operator's own image or Deployment is retried with a growing delay, from the first to the second value.
 _IMAGE_S: Final = 1.0
 _MAX_IMAGE_S: Final = 60.0
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def own_namespace() -> str:
-    """The namespace of the operator's pod; `default` outside a cluster."""
+    """The namespace of the operator's pod, `default` outside a cluster."""
     if namespace := os.environ.get("POD_NAMESPACE"):
         return namespace
     if os.path.exists(_SERVICE_ACCOUNT_NAMESPACE):
@@ -144,8 +144,8 @@ def own_namespace() -> str:
 
 
 async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
-    """The image of the operator's pod, which holds launcher and exporter; empty outside a cluster. `asked` is set when
-    the first question has failed: jobs that need no launcher are not kept waiting."""
+    """The image of the operator's pod, which contains launcher and exporter; empty outside a cluster. Failed requests
+    are retried. `asked` is set after the first failure, so that jobs without a launcher need not wait."""
     name, again_s = os.environ.get("POD_NAME"), _IMAGE_S
     while name:
         try:
@@ -161,8 +161,8 @@ async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
 
 
 async def own_object(api: ApiClient) -> OwnObject | None:
-    """The Deployment of the operator's pod, else the pod; None outside a cluster. It asks until the API server answers.
-    ReplicaSets are called after their Deployment, so none is read, which would take a right of its own."""
+    """The Deployment of the operator's pod, or the pod if it has none; None outside a cluster. Failed requests are
+    retried. The Deployment's name follows from that of the ReplicaSet, so no right to read ReplicaSets is needed."""
     name, namespace, again_s = os.environ.get("POD_NAME"), own_namespace(), _IMAGE_S
     while name:
         try:
@@ -176,7 +176,7 @@ async def own_object(api: ApiClient) -> OwnObject | None:
 
 
 async def _deployment_of(api: ApiClient, pod: Mapping[str, Any]) -> OwnObject | None:
-    """The Deployment that made the pod; None where there is none, or no right to look."""
+    """The Deployment that created the pod; None if there is none, or without the right to read it."""
     owners = pod["metadata"].get("ownerReferences") or ()
     for replica_set in (owner["name"] for owner in owners if owner["kind"] == "ReplicaSet"):
         path = f"/apis/apps/v1/namespaces/{pod['metadata']['namespace']}/deployments"
@@ -190,20 +190,21 @@ async def _deployment_of(api: ApiClient, pod: Mapping[str, Any]) -> OwnObject | 
 
 
 class PriorityClasses:
-    """The priorities by class, read anew each minute; by "" that of pods that name no class, where there is one."""
+    """The priorities by class, read every minute. The key "" has the priority of pods without a class, if a default
+    class exists."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self.values: Mapping[str, int] = {}
 
     async def follow(self) -> None:
-        """Read them for ever."""
+        """Read the classes without end."""
         while True:
             try:
                 answer = await self._api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
                 found = [item for item in answer.get("items") or () if isinstance(item.get("value"), int)]
                 values = {item["metadata"]["name"]: item["value"] for item in found}
-                # Of several defaults the API server gives pods the one with the smallest value.
+                # With several default classes, the API server gives pods the one with the smallest value.
                 defaults = [item["value"] for item in found if item.get("globalDefault")]
                 self.values = {**values, "": min(defaults)} if defaults else values
             except ApiError as error:
@@ -211,15 +212,15 @@ class PriorityClasses:
             await asyncio.sleep(_PRIORITIES_S)
 
 
-# -- Work on files of a volume, which may be slow or hang for ever -----------------------------------------------------
-# In threads that nobody has to wait for.
+# -- Work on files of a volume, which may be slow or never return ------------------------------------------------------
+# It runs in threads that do not delay the end of the process.
 
 T = TypeVar("T")
 
 
 def on_volume(work: Callable[[], T]) -> asyncio.Future[T]:
-    """What `work` gives or raises. Its thread is a daemon, since the process ends without it where it hangs: those of
-    asyncio's own pool are waited for."""
+    """Run `work` in a thread; the future gets its result or its Exception. The thread is a daemon, so that the process
+    can end while it hangs. Python waits for the threads of asyncio's own pool."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
