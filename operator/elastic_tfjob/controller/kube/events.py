@@ -1,7 +1,7 @@
-"""Events for `kubectl describe`: written in the background, and never at the cost of the work itself.
+"""Kubernetes events (`kubectl describe`). They are written in the background, at a lower rate while jobs wait.
 
-What they say comes from tenants in part, so nothing in here trusts it: words are cut before they are kept, what waits
-is bounded in bytes, and namespaces take turns, so that one job with thousands of problems delays no other namespace.
+Part of their text comes from tenants and is not trusted. Texts are cut before they are stored, the queue is limited in
+bytes, and namespaces take turns, so a job with thousands of problems does not delay other namespaces.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ __all__ = ["EventRecorder"]
 
 log = structlog.get_logger(__name__)
 
-# More than the rate needs: a webhook that is slow for one namespace's events holds at most half of them.
+# More than the rate needs, because a slow webhook for events of one namespace may occupy half of them.
 _WRITERS: Final = 8
-# What the API server can do goes to pods first: so many events a second, and fewer while jobs wait.
+# Events per second, and events per second while jobs wait: pods have precedence at the API server.
 _PER_S: Final = 50
 _PER_S_BUSY: Final = 20
-# Of what waits; one namespace may have half of it, about 20,000 events.
+# Maximum size of the queue. One namespace may use half of it, about 20,000 events.
 _QUEUE_BYTES: Final = 32 * 1024 * 1024
-# What an event takes beside its message.
+# Size of an event without its message.
 _EVENT_BYTES: Final = 768
 _REMEMBERED: Final = 20_000
-# The same event of the same job is written once and then at most so often, with a count: reconciling sees a pod that
-# cannot be scheduled many times a minute.
+# A repeated event of the same job is written at most once in this time, with a count: a pod that cannot be scheduled is
+# reconciled many times per minute.
 _REPEAT_S: Final = 300.0
 _MESSAGE: Final = 1024
 _REASON: Final = 128
@@ -57,7 +57,7 @@ _CONFIG_MAP: Final = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NODE: Final = {"apiVersion": "v1", "kind": "Node"}
 _POD: Final = {"apiVersion": "v1", "kind": "Pod"}
 _JOBSET: Final = {"apiVersion": JOBSET_VERSION, "kind": JOBSET_KIND}
-# Where Kubernetes keeps events about what is in no namespace.
+# The namespace in which Kubernetes stores events about cluster-wide objects.
 _NO_NAMESPACE: Final = "default"
 
 
@@ -72,7 +72,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An event that is to be written: of its job only what it says, since a whole job may be large."""
+    """An event in the queue. It refers to its subject by name and uid only, because a whole job may be large."""
 
     name: str
     event: Event
@@ -82,14 +82,14 @@ class _Waiting:
 
 
 class EventRecorder:
-    """Writes events about jobs, slowly while `busy()`."""
+    """Writes events about jobs and other objects, at a lower rate while `busy()`."""
 
     def __init__(self, api: ApiClient, busy: Callable[[], bool]) -> None:
         self._api = api
         self._busy = busy
         self._queue: FairQueue[_Waiting] = FairQueue(_WRITERS)
         self._bytes = Shares(_QUEUE_BYTES)
-        # By namespace, then by a hash of job and words; the oldest first.
+        # Events seen so far by namespace, then by a hash of subject and text; the oldest first.
         self._seen: dict[str, OrderedDict[bytes, _Seen]] = {}
         self._remembered = 0
         self._limiter = AsyncLimiter(_PER_S, 1)
@@ -99,7 +99,8 @@ class EventRecorder:
         self._written.set()
 
     def record(self, job: Subject, event: Event) -> None:
-        """Queue an event about an object. A repetition counts up; what does not fit into the queue is lost."""
+        """Queue an event about an object. A repetition increases its count; an event is dropped if the queue is
+        full."""
         event = Event(_words(event.type, _REASON), _words(event.reason, _REASON), _words(event.message, _MESSAGE))
         now = time.monotonic()
         mark = _hash(job, event)
@@ -136,7 +137,7 @@ class EventRecorder:
         metrics.EVENTS.labels("queued").inc()
 
     def _remember(self) -> None:
-        """Count one event more, and forget one where there are too many: of the namespace with the most."""
+        """Count a new event. Above the limit, forget the oldest event of the namespace with the most events."""
         self._remembered += 1
         if self._remembered > _REMEMBERED:
             fullest = max(self._seen, key=lambda namespace: len(self._seen[namespace]))
@@ -146,13 +147,13 @@ class EventRecorder:
                 del self._seen[fullest]
 
     async def run(self) -> None:
-        """Write queued events for ever."""
+        """Write queued events without end."""
         async with asyncio.TaskGroup() as group:
             for number in range(_WRITERS):
                 group.create_task(unending(self._write_all), name=f"events-{number}")
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until what is queued is written, at most so long."""
+        """Wait until all queued events are written, at most `timeout_s` seconds."""
         try:
             await asyncio.wait_for(self._written.wait(), timeout_s)
         except TimeoutError:
@@ -165,7 +166,7 @@ class EventRecorder:
                 await self._limiter.acquire(_PER_S / _PER_S_BUSY if self._busy() else 1)
                 await self._write(namespace, waiting)
             except ApiError as error:
-                # The namespace may be going away, and the job with it.
+                # The namespace may be terminating, and its jobs with it.
                 log.info("event not written", reason=waiting.event.reason, error=str(error))
             except (Exception, asyncio.CancelledError) as error:
                 if cancels(error):
@@ -187,7 +188,7 @@ class EventRecorder:
                 await self._api.patch(f"{path}/{name}", {"count": count, "lastTimestamp": now})
                 return
             except NotFound:
-                pass  # events live for an hour; this one is told anew
+                pass  # events are deleted after an hour; create this one again
         await self._api.post(
             path,
             {
@@ -221,7 +222,8 @@ def _kind(subject: Subject) -> dict[str, str]:
 
 
 def _words(value: object, longest: int) -> str:
-    """At most so many characters that can be sent, whatever somebody put where words belong."""
+    """The text cut to `longest` characters, with characters replaced that cannot be encoded. A value that is not text
+    is replaced by a note."""
     if not isinstance(value, str):
         return f"(no text: {type(value).__name__})"
     return value[:longest].encode(errors="replace").decode()
