@@ -1,4 +1,4 @@
-"""The workers that reconcile jobs: each takes one off the queue, decides its next step and has it carried out."""
+"""The workers that reconcile jobs: each takes a job from the queue, decides its next step and has it carried out."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """`observe` gives what is known of a job; `holds` says whether this replica may act. Once it is `stopping`, no job
-    is begun any more."""
+    """Reconciles queued jobs. `observe` returns the current observation of a job; `holds` returns whether this replica
+    may act. While `stopping` is True, no further job is started."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class Reconciler:
         self._observe = observe
         self._settings = settings
         self._holds = holds
-        # Jobs that may be others than the caches say. Only status and state are written with the version that they
-        # were decided from; creations, deletions and commands are not, so before any of them such a job is looked up.
-        # By key, the version of it that is not believed, or None where the job is.
+        # Jobs whose cache entries may be outdated: by key, the version that is doubted, or None if the entry is
+        # trusted. Only writes of status and state contain the version that they were decided from. Creations, deletions
+        # and commands do not, so a doubted job is read from the API server before any write.
         self._doubted: dict[Key, int | None] = {}
         self._led_by_others_until = 0
         self.stopping = False
 
     def doubt_all(self, until: int) -> None:
-        """Other replicas have acted until this resource version, and a watch that has broken may say nothing for most
-        of a minute: what is known of any job may be from before its end, or its last move."""
+        """Doubt the cache entries of all jobs. Other replicas may have acted up to the resource version `until`, and a
+        broken watch may be silent for most of a minute, so an entry may be older than a job's end or its last move."""
         self._led_by_others_until = until
         self._doubted = {job.key: job.version for job in self._caches.jobs}
 
     async def work(self) -> None:
-        """Reconcile one job after the other, for ever."""
+        """Reconcile one job after another, without end."""
         while not self.stopping:
             await self._queue.turn(self._measured, lambda: self.stopping or self._holds())
         await asyncio.Event().wait()
@@ -77,7 +77,7 @@ class Reconciler:
                 await self._handle(key)
 
     async def _handle(self, key: Key) -> None:
-        """Reconcile one job. Whatever goes wrong with it is reported and tried again, and touches no other job."""
+        """Reconcile one job. An error is reported and the job is retried; other jobs are not affected."""
         job = self._caches.jobs.one(key)
         if job is None:
             self._queue.forget(key)
@@ -85,13 +85,13 @@ class Reconciler:
             return
         where = {"namespace": job.namespace, "job": job.name}
         if key not in self._doubted:
-            # Of one that others led all that this replica hears may be history, its pods included.
+            # If another replica led when this job last changed, the cache may be outdated, also for the job's pods.
             self._doubted[key] = 0 if job.version <= self._led_by_others_until else None
         try:
             await self._reconcile(job)
             self._queue.succeeded(key)
         except Conflict as error:
-            # The watch brings the newer version; this is for the case that it did so already, or does not for long.
+            # The watch delivers the newer version. The retry is for the case that it already has, or is delayed.
             self._doubt(job)
             again_s = self._queue.retry(key)
             log.info("conflict", **where, error=str(error), again_in_s=again_s)
@@ -130,10 +130,10 @@ class Reconciler:
         try:
             await self._executor.carry_out(job, decision)
         finally:
-            # Whatever failed, the phase may have been stored.
+            # The new phase may be stored even if another write has failed.
             for newest in self._caches.jobs.of_job(key):
                 self._reports.follow(key, _rescaling(newest))
-        # Of a job that failed the retry, at most a minute away, calculates this anew.
+        # If the job has failed, its retry (within a minute) computes this time again.
         if decision.again_at is not None:
             self._queue.add(key, (decision.again_at - now).total_seconds())
 
@@ -145,12 +145,12 @@ class Reconciler:
             self._doubted[job.key] = job.version
 
     async def _look_up(self, job: TFJob) -> None:
-        """Have the caches know a job as it is now. One that is gone, where a late watch has not said so yet, raises
-        NotFound: nothing is done for it."""
+        """Update the cache entries of a job and its pods from the API server. Raises NotFound if the job is gone and a
+        delayed watch has not reported it yet; the caller then writes nothing."""
         answer = await self._api.get(f"{jobs_path(job.namespace)}/{job.name}")
         self._caches.jobs.seen(answer)
         if int(answer["metadata"]["resourceVersion"]) != self._doubted[job.key]:
-            # Who has changed the job may have changed its pods, and their watch breaks with that of the jobs.
+            # Another replica that changed the job may have changed its pods, and the watch of pods may be broken too.
             await self._caches.look_up_pods(job)
         self._doubted[job.key] = None
 
