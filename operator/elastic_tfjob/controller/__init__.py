@@ -1,6 +1,6 @@
-"""The live world: caches, one pure reconcile per job, and the executor that carries its actions out."""
+"""The operator in a live cluster: caches, a pure reconcile function for each job, and the executor of its actions."""
 
 from typing import Final
 
 LEASE_NAME: Final = "elastic-tfjob-operator"
-"""Of the Lease that the leader holds, unless --leader-election-id says another. The manifests' Role admits this one."""
+"""Name of the leader's Lease, unless --leader-election-id sets another. The Role in the manifests permits only this."""

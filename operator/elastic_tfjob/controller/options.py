@@ -1,4 +1,4 @@
-"""What the command line of the operator says."""
+"""The operator's command-line options."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,9 +11,9 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of IPv4 and IPv6, or `0` for no
-    server. `threads`: jobs and API requests in flight of one namespace; of all together twice as many, so that what one
-    namespace makes slow is not waited for in the others."""
+    """The operator's options. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of IPv4
+    and IPv6, or `0` for no server. `threads` limits the jobs and API requests in flight of one namespace. The limit for
+    all namespaces is twice as high, so a slow namespace does not delay the rest."""
 
     kubeconfig: str | None = None
     namespace: str = ""

@@ -1,1 +1,1 @@
-"""Everything that talks: to the API server, to pods, to Prometheus."""
+"""All I/O of the controller: with the API server, pods and Prometheus."""
