@@ -1,4 +1,4 @@
-"""The operator's process: informers feed a queue of jobs, workers reconcile them while this replica leads."""
+"""The operator's process: informers fill a queue of jobs, and workers reconcile them while this replica leads."""
 
 import asyncio
 import contextlib
@@ -55,11 +55,11 @@ AnyInformer = (
     | Informer[ConfigMap]
 )
 
-# Of what pods report each moment counts for a rescale. But it is no reason to forget that a job has failed, so it is
-# for later, however little (see KeyQueue.add).
+# Delay between a pod's report and the reconciliation of its job. It is short because a rescale waits for reports. It is
+# not 0, so a report does not shorten the backoff of a job that failed to reconcile (see KeyQueue.add).
 _REPORTED_S: Final = 0.005
 _STOP_S: Final = 8.0
-# Of the garbage collector, which takes 30 ms for a look at 100,000 objects; Python's own are 700, 10, 10.
+# Thresholds of the garbage collector, which takes 30 ms per 100,000 objects; Python's defaults are 700, 10, 10.
 _THRESHOLDS: Final = (10_000, 10, 10)
 
 EXIT_OK: Final = 0
@@ -68,7 +68,7 @@ EXIT_RIVAL: Final = 3
 
 
 async def run(options: Options) -> int:
-    """Run the operator until a signal or the loss of leadership; returns the process's exit code."""
+    """Run the operator until SIGTERM, SIGINT or the loss of leadership. Returns the exit code of the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,7 +92,7 @@ async def run(options: Options) -> int:
 
 
 class Operator:
-    """One replica."""
+    """One replica of the operator."""
 
     def __init__(self, api: ApiClient, options: Options) -> None:
         self._api = api
@@ -136,7 +136,7 @@ class Operator:
             self._caches.pods.of_job,
             self._reported,
             lambda: self._live.current.status,
-            # Of a job that makes progress the figures are stored now and then; of others there is nothing to look at.
+            # A job that makes progress is reconciled at intervals, only to store its training metrics.
             progressed=partial(self._look_at, after_s=NUMBERS_S),
         )
         self._memory = LearnedHistory(fenced if options.config_map else None, options.config_map.rpartition("/")[0])
@@ -177,7 +177,8 @@ class Operator:
             self._query = QueryServer(self._source(), gate)
 
     def _source(self) -> Source:
-        """What the query API answers from: any replica has it but for what pods report, which the leader asks for."""
+        """The objects that the query API reads. Every replica has them, except for pod reports: only the leader polls
+        pods."""
         return Source(
             jobs=self._caches.jobs,
             pods=self._caches.pods,
@@ -205,8 +206,8 @@ class Operator:
 
     @property
     def _needed(self) -> list[AnyInformer]:
-        """What has to be read before this replica acts. An operator that was upgraded without its rights reads no
-        budgets: jobs then have none, and all else goes on."""
+        """The informers that must be synced before this replica acts. PodDisruptionBudgets are not needed: an operator
+        that was upgraded without its new rights cannot read them, and then works without budgets."""
         return [informer for informer in self._informers if informer is not self._caches.budgets]
 
     def _holds(self) -> bool:
@@ -214,16 +215,16 @@ class Operator:
         return self._election is None or self._election.holds()
 
     def _left_s(self) -> float:
-        """How long a write of this replica may take, in seconds."""
+        """Seconds that a write of this replica may take; infinite without leader election."""
         return math.inf if self._election is None else self._election.left_s()
 
     def _goes_on(self) -> bool:
-        """Whether it may, and is not asked to stop."""
+        """Whether this replica may act and is not stopping."""
         return self._holds() and not self._reconciler.stopping
 
     def _look_at(self, key: Key, after_s: float = 0.0) -> None:
-        """Queue a job. Whoever does not lead looks at all that there are when it does, and not at those gone by then:
-        a replica that stands by for months must not remember each."""
+        """Queue a job if this replica leads. A standby replica queues nothing, or the keys of deleted jobs would
+        accumulate for months; it queues all existing jobs when it becomes the leader."""
         if self._leads:
             self._queue.add(key, after_s)
 
@@ -313,7 +314,8 @@ class Operator:
                 await asyncio.wait([lead, stopped], return_when=asyncio.FIRST_COMPLETED)
                 return EXIT_OK if stop.is_set() else lead.result()
             finally:
-                # First who acts, then what it needs to end in good order: events are written till the last.
+                # The tasks that act end first, then the background tasks that they need until the end, such as the
+                # writers of events.
                 for running in ((lead, stopped), background):
                     for each in running:
                         each.cancel()
@@ -329,7 +331,8 @@ class Operator:
         return f"not yet read: {', '.join(missing)}" if missing else ""
 
     async def _lead(self) -> int:
-        """Act as long as this replica leads. Cancellation is the graceful stop."""
+        """Act while this replica leads. Returns the exit code after a loss of leadership. Cancellation stops
+        gracefully."""
         election = self._election
         for informer in self._needed:
             await informer.synced.wait()
@@ -353,7 +356,7 @@ class Operator:
             self._api.abandon()
             return EXIT_LOST_LEADERSHIP
         except asyncio.CancelledError:
-            # What is being done is finished, nothing new is begun, and the lease is held till then.
+            # Jobs in work are finished, no further job is started, and the lease is held until then.
             self._reconciler.stopping = True
             busy = asyncio.create_task(self._queue.idle())
             await asyncio.wait([busy], timeout=_STOP_S)
@@ -375,7 +378,7 @@ class Operator:
         await asyncio.Event().wait()
 
     def _observe(self, job: TFJob, now: datetime) -> Observed:
-        """What is known of a job."""
+        """The current observation of a job, from the caches."""
         key, groups, budgets = job.key, self._caches.pod_groups, self._caches.budgets
         return Observed(
             job=job,
@@ -396,13 +399,14 @@ class Operator:
         )
 
     async def _learn_own_object(self) -> None:
-        """Until it is known, and outside a cluster, events of the configuration are on the ConfigMap alone."""
+        """Find the operator's own Deployment or pod. Until then, and outside a cluster, only the ConfigMap gets events
+        about the configuration."""
         if (own := await own_object(self._api)) is not None:
             self._live.known(own)
         await asyncio.Event().wait()
 
     async def _learn_image(self) -> None:
-        """Until the operator knows its image, and outside a cluster, no launcher is injected."""
+        """Find the operator's own image. Until then, and outside a cluster, no launcher is injected."""
         if not self._settings.image and (image := await own_image(self._api, self._asked_image)):
             self._settings = replace(self._settings, image=image)
             self._look_at_all()
