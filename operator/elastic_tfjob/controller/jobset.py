@@ -1,7 +1,7 @@
-"""Runs the JobSets that are left to this operator: writes a TFJob for each, and the JobSet's status from the TFJob's.
+"""Runs the JobSets that this operator manages: writes a TFJob for each, and sets the JobSet's status from the TFJob's.
 
-Level-based: what is there is compared with what should be, whatever was done before. The owner reference deletes a
-TFJob with its JobSet.
+Reconciliation is level-based: it compares the current with the desired objects and needs no record of earlier steps.
+An owner reference deletes a TFJob with its JobSet.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ _WORKERS: Final = 8
 
 
 class JobSets:
-    """`jobs` are the TFJobs that are known; `api` writes only while this replica leads."""
+    """Reconciles JobSets. `jobs` is the informer of TFJobs, `api` a client that writes only while this replica leads.
+    `may_write` returns whether a JobSet may be handled now."""
 
     def __init__(
         self,
@@ -58,20 +59,20 @@ class JobSets:
         self._queue = KeyQueue(_WORKERS, depth=None)
         self._running = False
         self._doubted: set[Key] = set()
-        """JobSets of which something was refused because it was decided from an old state."""
+        """JobSets with a rejected write that was decided from an outdated state."""
 
     def touched(self, key: Key) -> None:
-        """A TFJob has changed."""
+        """Queue the JobSet of a TFJob that has changed."""
         if self.informer.of_job(key):
             self._add(key)
 
     def _add(self, key: Key) -> None:
-        """Whoever does not lead looks at all when it does."""
+        """Queue a JobSet. A standby replica queues nothing; `run` queues all of them when it becomes the leader."""
         if self._running:
             self._queue.add(key)
 
     async def run(self) -> None:
-        """Run them for ever, from when all are known."""
+        """Wait until all JobSets are read, then reconcile them without end."""
         await self.informer.synced.wait()
         self._running = True
         try:
@@ -88,7 +89,7 @@ class JobSets:
             await self._queue.turn(self._handle, self._may_write)
 
     async def _handle(self, key: Key) -> None:
-        """One JobSet. Whatever goes wrong with it touches no other."""
+        """Reconcile one JobSet. An error is reported and retried; other JobSets are not affected."""
         jobset = self.informer.one(key)
         if jobset is None or jobset.deleting or not jobset.managed:
             self._queue.forget(key)
@@ -125,10 +126,12 @@ class JobSets:
             await self._step(jobset, newest=False)
 
     async def _advance_newest(self, jobset: JobSet) -> None:
-        """The same with what the API server has by now: a watch that says nothing for a minute leaves a JobSet as it
-        was before its end, or before it was deleted and another one got its name."""
+        """Read the JobSet and its TFJob from the API server, then take the next step. A watch may be silent for a
+        minute, so the cache may have a JobSet that has ended since, or was deleted and replaced by one of its name."""
         path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
-        found = await self._api.get(path, fieldSelector=f"metadata.name={jobset.name}")  # which needs no right but list
+        found = await self._api.get(
+            path, fieldSelector=f"metadata.name={jobset.name}"
+        )  # a list needs no additional right
         raw = next(iter(found.get("items") or ()), None)
         if raw is not None:
             self.informer.seen(raw)
@@ -144,8 +147,9 @@ class JobSets:
             await self._step(newest, newest=True, there=there)
 
     async def _step(self, jobset: JobSet, *, newest: bool, there: TFJob | None = None) -> None:
-        """The next write for a JobSet. Unless this is its newest state, it is looked up before its TFJob is written:
-        a TFJob trains, and is not to be made for a JobSet that has ended. `there`: its newest TFJob."""
+        """Make the next write for a JobSet. Unless `newest` is True, the JobSet is read from the API server before its
+        TFJob is written, because no TFJob may start for a JobSet that has ended. `there` is its newest TFJob, used only
+        if `newest` is True."""
         before: dict[str, Any] = jobset.parts()["status"]
         if terminal(before):
             return
@@ -163,7 +167,7 @@ class JobSets:
             await self._advance_newest(jobset)
             return
         if job is None:
-            # Not put into the cache: the watch brings it, as a job that is new to those who run it.
+            # The answer is not stored in the cache: the watch delivers the job, so that it is queued as a new one.
             await self._api.post(jobs_path(jobset.namespace), wanted)
             return
         if job.owner != jobset.uid:
@@ -177,21 +181,22 @@ class JobSets:
         await self._report(jobset, before, status_of(before, job.spec(), job.status(), now, _size(job)))
 
     def _runs(self, jobset: JobSet) -> bool:
-        """Whether its TFJob has pods: an older version took what is refused by now, and what runs is left alone."""
+        """Whether the JobSet's TFJob is running or restarting. An older version of the operator may have accepted a
+        JobSet that is rejected now; its running job is not stopped."""
         jobs = [job for job in self._jobs.of_job(jobset.key) if job.owner == jobset.uid]
         return any(job.status().is_true(each) for job in jobs for each in ("Running", "Restarting"))
 
     async def _rewrite(self, job: TFJob, wanted: dict[str, Any]) -> TFJob:
-        """Give a TFJob the JobSet's spec, as it is by now. What others wrote beside it stays."""
+        """Update the spec of a TFJob from its JobSet. Annotations and other fields of other writers stay."""
         path = f"{jobs_path(job.namespace)}/{quote(job.name, safe='')}"
         raw = await self._api.get(path)
         found = TFJob.parse(raw)
         if (found.uid, found.owner, found.deleting) != (job.uid, job.owner, False):
             self._jobs.seen(raw)
             raise Conflict(f"PUT {path}", 409, "Conflict", "this TFJob is another one by now, or is being deleted")
-        # With its uid and version: what changes meanwhile is not overwritten.
+        # The body has uid and resource version, so a change made meanwhile is not overwritten.
         raw["spec"] = wanted["spec"]
-        raw["metadata"].pop("managedFields", None)  # the API server keeps them, and may have more than it would take
+        raw["metadata"].pop("managedFields", None)  # the API server keeps them, and rejects too many of them
         raw["metadata"]["annotations"] = (raw["metadata"].get("annotations") or {}) | wanted["metadata"]["annotations"]
         return TFJob.parse(await self._api.put(path, raw))
 
@@ -204,7 +209,7 @@ class JobSets:
 
 
 def _size(job: TFJob) -> Mapping[str, int] | None:
-    """The replicas that a job runs with; None: those of its spec."""
+    """The current replicas of a job by type; None if they are those of its spec."""
     try:
         state = StoredState.of(job.annotations, job.uid, job.spec().tf_replica_specs)
     except ValueError:
@@ -213,8 +218,8 @@ def _size(job: TFJob) -> Mapping[str, int] | None:
 
 
 def _kept(job: TFJob, wanted: dict[str, Any]) -> bool:
-    """Whether a TFJob stays as it is; else it is to be written anew. Others may edit it, even to what is invalid, which
-    nobody runs nor suspends; or to types that the JobSet, and so its status, does not have."""
+    """Whether a TFJob matches its JobSet; otherwise its spec is rewritten. Users may edit the TFJob: an invalid spec
+    would neither run nor suspend, and other replica types are missing in the JobSet and its status."""
     if job.annotations.get(DIGEST_ANNOTATION) != wanted["metadata"]["annotations"][DIGEST_ANNOTATION]:
         return False
     try:
