@@ -129,9 +129,8 @@ class JobSets:
         """Read the JobSet and its TFJob from the API server, then take the next step. A watch may be silent for a
         minute, so the cache may have a JobSet that has ended since, or was deleted and replaced by one of its name."""
         path = f"/apis/{JOBSET_VERSION}/namespaces/{quote(jobset.namespace, safe='')}/jobsets"
-        found = await self._api.get(
-            path, fieldSelector=f"metadata.name={jobset.name}"
-        )  # a list needs no additional right
+        # A list instead of a get, because the operator has the right to list JobSets but not to get them.
+        found = await self._api.get(path, fieldSelector=f"metadata.name={jobset.name}")
         raw = next(iter(found.get("items") or ()), None)
         if raw is not None:
             self.informer.seen(raw)
