@@ -41,10 +41,10 @@ class _Refusal:
 
 
 class LiveConfiguration:
-    """`current` is the last valid content of the ConfigMap `place` (NAMESPACE/NAME), or the defaults if there is no
-    ConfigMap. `changed` is called with each new configuration. `wants` has the number of nodes that each pool requests
-    in the ConfigMap's annotation; `wanted` is called when it changes. `one_namespace` means that the operator serves a
-    single namespace, so pools are invalid."""
+    """Follows the configuration in the ConfigMap `place` (NAMESPACE/NAME). `current` is its last valid content, or the
+    defaults if there is no ConfigMap. `changed` is called with each new configuration. `wants` has the number of nodes
+    that each pool requests in the ConfigMap's annotation; `wanted` is called when it changes. `one_namespace` means
+    that the operator serves a single namespace, so pools are invalid."""
 
     def __init__(
         self,
@@ -211,7 +211,8 @@ _WRITE_S: Final = 60.0
 
 
 class LearnedHistory:
-    """`history` has all lessons known now. `keep` stores them in the ConfigMap while this replica leads."""
+    """Lessons of finished jobs. `history` has all that are known now; `keep` stores them in the ConfigMap while this
+    replica leads."""
 
     def __init__(self, api: ApiClient | None = None, namespace: str = "") -> None:
         self.history = History()

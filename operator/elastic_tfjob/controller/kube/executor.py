@@ -1,4 +1,5 @@
-"""Carries out decisions. Only this module writes pods, services, PodGroups and jobs."""
+"""Carries out decisions about jobs. Only this module creates pods, services, PodGroups and budgets, and only it writes
+status and state of jobs."""
 
 import asyncio
 import contextlib

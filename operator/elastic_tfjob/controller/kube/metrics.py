@@ -62,9 +62,9 @@ Labels = tuple[str, str, str, str, str]
 
 
 def named_failures(failed: Iterable[tuple[TFJob, Pod]], now: datetime) -> tuple[list[Labels], int]:
-    """The labels of failed pods, and how many pods exceed the limits. Pods are skipped if their job succeeded or failed
-    more than an hour ago, or if the operator ended them itself. Namespaces take turns, so one with many failures does
-    not crowd out others."""
+    """The labels of failed pods, and the number of pods that exceed the limits. Pods are skipped if their job has
+    succeeded, if it failed more than an hour ago, or if the operator ended them itself. Namespaces take turns, so one
+    with many failures does not displace the pods of other namespaces."""
     current: dict[str, bool] = {}
     found: defaultdict[str, list[Labels]] = defaultdict(list)
     for job, pod in failed:
@@ -83,7 +83,7 @@ def named_failures(failed: Iterable[tuple[TFJob, Pod]], now: datetime) -> tuple[
 
 
 def _is_current(job: TFJob, now: datetime) -> bool:
-    """Whether a job has not ended or failed within the last hour. An invalid time counts as now."""
+    """Whether a job is unfinished, or failed within the last hour. An invalid time counts as now."""
     status = job.status()
     if (condition := status.get("Failed")) is not None and condition.status == "True":
         since = moment_of(condition.lastTransitionTime)
@@ -226,7 +226,7 @@ def count(what: str, namespace: str, amount: float = 1.0, cause: str = "") -> No
 
 
 def name_failed_pods(failed: Iterable[tuple[TFJob, Pod]]) -> None:
-    """Set the series of failed pods to the current ones, and end the others."""
+    """Replace the time series of failed pods by those of the currently failed pods."""
     named, left_out = named_failures(failed, datetime.now(UTC))
     FAILED_PODS.clear()
     for labels in named:

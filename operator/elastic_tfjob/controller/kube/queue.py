@@ -228,9 +228,9 @@ class KeyQueue:
         return len(self._waiting)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
-        """Queue a key now or in `after_s` seconds. Of several times the earliest counts. A key that failed and is added
-        with a delay is not handled before its retry: pod changes caused by a failing job must not shorten its
-        backoff."""
+        """Queue a key now or in `after_s` seconds. If a key is added several times, the earliest time counts. A key
+        that failed and is added with a delay is not handled before its retry: pod changes caused by a failing job must
+        not shorten its backoff."""
         if after_s <= 0:
             if timer := self._later.pop(key, None):
                 timer.cancel()

@@ -32,7 +32,7 @@ _NO_DRY_RUN: Final = "does not support dry run"
 
 
 class Trials:
-    """`found` has the admitted injection by job uid, until it is stored in the job's state."""
+    """Searches for admitted injections. `found` has them by job uid, until they are stored in the job's state."""
 
     def __init__(self, api: ApiClient, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
