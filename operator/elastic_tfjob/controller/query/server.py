@@ -410,7 +410,7 @@ class QueryServer:
 
     async def _page(self, asked: _Question) -> Page[JobRow]:
         listing = asked.listing
-        version = self._version()  # first: the rows are at least this new
+        version = self._version()  # read before the rows, which are then at least this new
         async with asked.turn:
             rows = await self._index.rows()
         allowed, seen = await self._visible(asked.asker, rows, listing.namespace)
@@ -474,7 +474,7 @@ class QueryServer:
         async with asked.turn, self._counting:
             at, found = self._nodes
             if time.monotonic() - at >= _NODES_S:
-                await self._index.rows()  # for the requests in templates
+                await self._index.rows()  # updates the requests in templates
                 source = self._source
                 parts = list(source.nodes), list(source.pods), list(source.foreign)
                 found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
@@ -489,7 +489,7 @@ class QueryServer:
     async def _what_if(self, request: web.Request) -> web.Response:
         """Answer a what-if question. Nothing is written anywhere."""
         Listing.parse(request.query.items(), ())
-        if request.content_type != "application/json":  # which pages of other origins cannot send without a preflight
+        if request.content_type != "application/json":  # pages of other origins cannot send JSON without a preflight
             raise QueryRefused(415, "the body is not JSON", where="Content-Type", allowed="application/json")
         asker = await self._asker(request)
         with self._open.hold(asker.user, alone=asker == ANYBODY):

@@ -1,7 +1,7 @@
 """Streamed answers, as server-sent events: the whole answer, then its changes.
 
-An event's `id` is a digest of the answer that the client then has. So any replica, even after a restart, can tell
-whether a client that reconnects with `Last-Event-ID` is up to date. Nothing is stored for disconnected clients."""
+An event's `id` is a digest of the answer that the client has after it. Every replica, even after a restart, can thus
+tell whether a client that reconnects with `Last-Event-ID` is up to date. Nothing is stored for disconnected clients."""
 
 import asyncio
 import contextlib

@@ -355,7 +355,7 @@ def document() -> dict[str, Any]:
 
 
 def _profile() -> dict[str, Any]:
-    """Which profiles there are depends on the packages that are installed."""
+    """The schema of the parameter `profile`. Its values depend on the installed packages."""
     return {
         "type": "string",
         "enum": list(all_profiles()),
@@ -400,7 +400,7 @@ def _schema(schemas: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 def _component(schemas: dict[str, Any], kind: type) -> dict[str, Any]:
     if kind.__name__ not in schemas:
-        schemas[kind.__name__] = {}  # keeps its place, should it name itself
+        schemas[kind.__name__] = {}  # ends the recursion of a type that refers to itself
         hints = typing.get_type_hints(kind, include_extras=True)
         schemas[kind.__name__] = {
             "type": "object",

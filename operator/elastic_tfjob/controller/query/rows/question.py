@@ -165,7 +165,7 @@ def tell(
         snapshot.now, snapshot.nodes, snapshot.jobs, taken.history, configuration.profile, configuration.parameters
     )
     changed = replace(now, profile=then.profile, parameters=then.parameters)
-    if then.profile != configuration.profile:  # one profile's memory of a job is meaningless to another
+    if then.profile != configuration.profile:  # a profile cannot use another profile's memory of a job
         changed = replace(changed, jobs={key: replace(job, memory={}) for key, job in now.jobs.items()})
     problems: tuple[str, ...] = ()
     if question.job is not None:
@@ -256,7 +256,7 @@ def _new(
     own = {"uid": "what-if", "resourceVersion": "0", "creationTimestamp": format_time(taken.now)}
     try:
         job = TFJob.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
-        job.spec()  # not read below for jobs that the profile does not schedule
+        job.spec()  # raises for an invalid spec, also of a job that the profile does not schedule
         found = scheduled_job(
             job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
         )

@@ -45,8 +45,8 @@ class Size:
 
 
 def timeline(seen: ReadJob) -> tuple[Happening, ...]:
-    """Everything that the job's objects record: conditions, the last ten rescales, the last stop, and what is under
-    way."""
+    """Everything that the job's objects record: conditions, the last ten rescales, the last stop, and the change in
+    progress."""
     found = [each for each in _happenings(seen) if each.at is None or moment_of(each.at) is not None]
     return tuple(sorted(found, key=_when))
 
@@ -150,7 +150,7 @@ def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     has = seen.state.replicas if seen.state is not None else {}
     shall = any(target.replicas.values())
     told: Cause | None = target.cause or None
-    if told is None and (shall or any(has.values())):  # otherwise it has nothing and keeps waiting
+    if told is None and (shall or any(has.values())):  # otherwise the job has no replicas and continues to wait
         told = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
     text = f"Target: {words(counts(target.replicas))}" if shall else "Target: wait"
     return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=told)

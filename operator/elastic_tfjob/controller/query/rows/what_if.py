@@ -192,7 +192,8 @@ def forecast_row(seen: ReadJob, row: JobRow) -> ForecastRow:
 
 
 def _meets(row: JobRow) -> bool | None:
-    """From the verdict, or before there is one, from the slack."""
+    """Whether the job meets its deadline: from the verdict, or from the slack while there is no verdict; None:
+    unknown."""
     if row.verdict is not None and row.verdict != "unknown":
         return row.verdict in ("on-time", "met")
     return None if row.slack_s is None else row.slack_s >= 0
