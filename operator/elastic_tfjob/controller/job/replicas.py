@@ -171,8 +171,8 @@ def _render(ctx: ReconcileContext, name: str, index: int, injection: Injection |
 
 
 def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
-    """Adds what clients of Trainer v2 expect: a TrainJob's pods have an index label, and the training container a
-    certain name."""
+    """Adds the index label by which clients of Trainer v2 find a TrainJob's pods, and the name by which they find the
+    training container."""
     labels = pod["metadata"]["labels"]
     if REPLICATED_JOB_LABEL in labels:
         labels[COMPLETION_INDEX_LABEL] = str(index)

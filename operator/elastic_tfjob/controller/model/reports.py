@@ -29,11 +29,11 @@ from elastic_tfjob.speed.growth import Growth, LossState
 __all__ = ["WINDOW_S", "Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
 
 WINDOW_S: Final = 30.0
-"""What a pod uses is a mean over so long: a training step's ups and downs are no news."""
-# After a generation's first step: earlier, a speed says more about the start than about the size.
+"""Seconds over which a pod's resource use is averaged, so that the variation within a training step does not show."""
+# Seconds after a generation's first step before which a speed depends more on the start than on the size.
 _SPEED_WINDOW_S: Final = 5.0
-# A program's first steps trace and compile, and cost more than all others. These are over after so many; where a step
-# takes long, after so many seconds.
+# A program's first steps trace and compile, and cost more than later ones. They are over after this number of steps; if
+# a step takes long, after this number of seconds.
 _FIRST_STEPS: Final = 10
 _FIRST_STEPS_S: Final = 60.0
 
@@ -133,14 +133,14 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One pod's `/status`. None stands for what the pod does not know.
+    """One pod's `/status`. None stands for a value that the pod does not know.
 
-    Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
-    a mean over up to half a minute in which the pod ran the same with the same limit, and None before;
-    `mean_cores` and `mean_steps_per_s` are means over the last minutes, for what a step costs, where `steps_per_s` is
-    the speed of the last ten seconds. `saves`: whether the launcher knows how to save before its pod ends.
+    Times are on the pod's clock, which may be wrong; `received_at` is on the operator's. In `Reports`, the use of CPU
+    is a mean over up to half a minute in which the pod ran the same generation with the same limit, and None before.
+    `mean_cores` and `mean_steps_per_s` are means over the last minutes, from which the cost of a step follows, while
+    `steps_per_s` is the speed of the last ten seconds. `saves`: the launcher can save a checkpoint before its pod ends.
     `starts`: how the pod's next program will be started: `fork`, or `exec: ` with the reason; None from a launcher that
-    does not tell.
+    does not report it.
     """
 
     at: float
@@ -195,12 +195,12 @@ class Report:
 
     @classmethod
     def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
-        """Read a `/status` answer. Unknown keys are passed over and missing ones are None, as is a number that is not
-        finite (a loss that diverged) or beyond its bounds. Raises ValueError, and nothing else, that names the first
-        value of a wrong type."""
+        """Reads a `/status` answer. Unknown keys are ignored. Missing keys are None, as are numbers that are not finite
+        (a loss that diverged) or beyond their bounds. Raises ValueError, which names the first value of a wrong type,
+        and nothing else."""
         if len(text) > MAX_STATUS_BYTES:
             raise ValueError(f"the answer is larger than {MAX_STATUS_BYTES} bytes")
-        # The json of the standard library: it reads NaN, which a training program's numbers may well be.
+        # The standard library's json reads NaN, which may be among a training program's numbers.
         try:
             raw = Fields(json.loads(text))
         except RecursionError:
@@ -235,12 +235,12 @@ class Report:
 
     @property
     def forks(self) -> bool:
-        """Whether the pod's next program will be forked from an interpreter that has imported what it needs."""
+        """Whether the pod's next program will be forked from an interpreter that has already imported its libraries."""
         return self.starts == "fork"
 
     @property
     def news(self) -> tuple[object, ...]:
-        """All but plain progress: while this stays the same there is nothing to decide."""
+        """All fields except plain progress: while these stay the same there is nothing to decide."""
         return (
             self.generation,
             self.launcher,
@@ -258,7 +258,7 @@ class Report:
 
     @property
     def steady(self) -> bool:
-        """Whether the program that runs has made its first steps, and the next cost what all others do."""
+        """Whether the running program has made its first steps, so that the next ones have the usual cost."""
         if self.first_step_at is None or self.last_step_at is None or self.step is None:
             return False
         made, seconds = self.step - (self.resumed_step or 0), self.last_step_at - self.first_step_at
@@ -266,19 +266,20 @@ class Report:
 
     @property
     def loss_state(self) -> LossState:
-        """What the last loss is."""
+        """The state of the last loss: a number, nan, inf, or none."""
         if self.loss is None and self.loss_problem in ("nan", "inf"):
             return cast("LossState", self.loss_problem)
         return "absent" if self.loss is None else "finite"
 
     def growth(self, before: Growth) -> Growth:
-        """How the loss falls, after this report."""
+        """Returns how the loss falls, after this report."""
         if self.step is None:
             return before
         return before.read(float(self.step), self.loss, self.received_at, self.loss_state)
 
     def speed_of(self, generation: int | None) -> float | None:
-        """Steps per second of this generation, once it has trained for so long that they tell how fast its size is."""
+        """Returns the steps per second of this generation, once it has trained long enough for them to depend on its
+        size alone; None before."""
         if self.generation != generation or self.first_step_at is None:
             return None
         return self.steps_per_s if (self.last_step_at or 0.0) - self.first_step_at >= _SPEED_WINDOW_S else None
