@@ -266,7 +266,7 @@ class Report:
 
     @property
     def loss_state(self) -> LossState:
-        """The state of the last loss: a number, nan, inf, or none."""
+        """The state of the last loss: finite, NaN, infinite or absent."""
         if self.loss is None and self.loss_problem in ("nan", "inf"):
             return cast("LossState", self.loss_problem)
         return "absent" if self.loss is None else "finite"
