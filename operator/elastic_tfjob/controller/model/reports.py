@@ -1,7 +1,7 @@
-"""What a pod says of itself: the exporter's `/status`, as a Report. Pure.
+"""A pod's report: the exporter's `/status`, as a Report. Pure.
 
-A pod is the user's ground, so what comes from there is never trusted to be well-formed: an answer that is not what the
-pod contract says, or is larger than api/reading.py allows, is no report.
+The user controls the pod, so its answers are never trusted to be well-formed: an answer that breaks the pod contract,
+or is larger than api/reading.py allows, is no report.
 """
 
 import json
@@ -49,44 +49,44 @@ _MODES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The program of a coming generation, started beside the one that runs."""
+    """The program of a coming generation, started beside the running one."""
 
     generation: int
-    """number of the change of size that it is for"""
+    """generation that the program is prepared for"""
     mode: str
-    """how it was started, one of `modes`"""
+    """mode in which it was started, one of `modes`"""
     state: PreparedState
-    """how far it is"""
+    """progress of the preparation"""
     why: str = ""
-    """what failed"""
+    """why the preparation failed"""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How far the chief's launcher is with handing over to a generation."""
+    """The progress of the chief's launcher with the switch to a generation."""
 
     generation: int
-    """number of the change of size"""
+    """generation to switch to"""
     state: SwitchState
-    """what it does, or decided"""
+    """progress or result of the switch"""
     why: str = ""
-    """why it refused"""
+    """why the switch was refused"""
     at: float | None = None
-    """Unix time of that, on the pod's clock"""
+    """Unix time of this state, on the pod's clock"""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """How far the chief's launcher is with the checkpoint that it was asked for before its pod ends."""
+    """The progress of the chief's launcher with the checkpoint that was requested before its pod ends."""
 
     request: int
-    """which stop of the job it is for"""
+    """generation of the job's stop that requested it"""
     state: SavedState
-    """how far it is; `saved`: the program stands still"""
+    """progress of the checkpoint; `saved`: the program has paused"""
     why: str = ""
-    """why it failed"""
+    """why saving failed"""
     step: int | None = None
-    """steps done in it"""
+    """steps done at the checkpoint"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ class Checkpoint:
     """The newest complete checkpoint."""
 
     step: int | None = None
-    """steps done in it"""
+    """steps done at the checkpoint"""
     at: float | None = None
-    """Unix time when it was complete, on the pod's clock"""
+    """Unix time when the checkpoint was complete, on the pod's clock"""
     seconds: float | None = None
-    """how long saving took"""
+    """seconds that saving took"""
     bytes: int | None = None
-    """its size"""
+    """size of the checkpoint"""
     path: str = ""
-    """where it is, as TensorFlow names it"""
+    """path of the checkpoint, as TensorFlow names it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class CpuUse:
     throttled_s: float | None = None
     """seconds throttled since the container started"""
     limit_cores: float | None = None
-    """cores that it may use"""
+    """cores that the container may use"""
     use_cores: float | None = None
-    """cores that it uses"""
+    """cores that the container uses"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ class MemoryUse:
     """Memory of the training container."""
 
     used_bytes: int | None = None
-    """in use"""
+    """memory in use"""
     limit_bytes: int | None = None
-    """what it may use"""
+    """memory limit"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,37 +146,37 @@ class Report:
     at: float
     """Unix time of the answer, on the pod's clock"""
     generation: int | None = None
-    """number of the change of size whose program runs; `null` while a new pod only prepares"""
+    """generation (number of the change of size) whose program runs; `null` while a new pod only prepares"""
     launcher: bool = False
     """whether the pod has a launcher"""
     modes: tuple[str, ...] = ()
-    """how the pod can be rescaled now: `overlap`, `spare`; empty where only `recreate` is possible"""
+    """modes by which the pod can be rescaled now: `overlap`, `spare`; empty if only `recreate` is possible"""
     prepared: Prepared | None = None
-    """the program of a coming generation, started beside the one that runs"""
+    """the program of a coming generation, started beside the running one"""
     switch: Switch | None = None
-    """the chief's last hand-over to another generation"""
+    """the chief's last switch to a generation"""
     step: int | None = None
-    """steps done, as last reported, also by the generation before"""
+    """steps done, as last reported, also by the previous generation"""
     total_steps: int | None = None
-    """steps to do, as last reported, also by the generation before"""
+    """steps to do, as last reported, also by the previous generation"""
     steps_per_s: float | None = None
-    """speed of the generation that runs"""
+    """steps per second of the running generation"""
     examples_per_s: float | None = None
-    """speed in examples of the generation that runs"""
+    """examples per second of the running generation"""
     loss: float | None = None
-    """as last reported, also by the generation before; `null` where it is no number"""
+    """loss as last reported, also by the previous generation; `null` if it is no number"""
     loss_problem: str = ""
-    """`nan` or `inf` where the loss is no number, else `null`"""
+    """`nan` or `inf` if the loss is no number, else `null`"""
     first_step_at: float | None = None
-    """Unix time of the first step of the generation that runs"""
+    """Unix time of the first step of the running generation"""
     last_step_at: float | None = None
-    """Unix time of the last step, also of the generation before"""
+    """Unix time of the last step, also by the previous generation"""
     downtime_s: float | None = None
     """seconds without a step at the last switch or restart"""
     lost_steps: int | None = None
-    """steps made twice after the last switch or restart"""
+    """steps repeated after the last switch or restart"""
     checkpoint: Checkpoint | None = None
-    """the newest complete one"""
+    """the newest complete checkpoint"""
     cpu: CpuUse = CpuUse()
     """CPU of the training container"""
     memory: MemoryUse = MemoryUse()
@@ -185,13 +185,13 @@ class Report:
     mean_steps_per_s: float | None = None
     mean_cores: float | None = None
     hook: bool | None = None
-    """whether the program that trains in this pod has constructed `ElasticCheckpoint`"""
+    """whether the running program in this pod has constructed `ElasticCheckpoint`"""
     resumed_step: int | None = None
-    """step at which the program of the generation that runs began"""
+    """step at which the running generation's program began"""
     saves: bool = False
     starts: str | None = None
     saved: Saved | None = None
-    """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
+    """the checkpoint that was requested before the pod ends; a launcher without this feature has no such key"""
 
     @classmethod
     def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
