@@ -25,8 +25,7 @@ _SECOND_PROGRAM: Final = 0.8
 # A program that makes steps has told its launcher that it can be rescaled; after this time, the launcher has checked
 # it.
 _MODES_S: Final = 5.0
-# Seconds since the start of a program before which it is not certain that it won't construct ElasticCheckpoint,
-# whatever its launcher reports.
+# A program that was started fewer seconds ago may still construct ElasticCheckpoint, whatever its launcher reports.
 _HOOK_S: Final = 30.0
 # Modes in which a program starts beside the running one, best first.
 _BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
@@ -134,7 +133,7 @@ def _room_for_two(report: Report) -> bool:
 
 # -- Progress of a rescale's pods, as reported by them and by kube-scheduler -------------------------------------------
 
-# Program ends with an error, after which the size is given up.
+# Number of program ends with an error after which a size is given up.
 _DEATHS: Final = 2
 
 

@@ -219,7 +219,7 @@ def _adopt(ctx: ReconcileContext, target: Target) -> StoredState:
     return replace(state, nodes=target.nodes, cpu=cpu, reason=target.reason)
 
 
-# Container ends, while a size is prepared, after which the size is given up: a single one may be chance.
+# Number of container ends, while a size is prepared, after which the size is given up: a single one may be chance.
 _DEATHS: Final = 2
 
 

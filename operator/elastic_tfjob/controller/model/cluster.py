@@ -209,7 +209,7 @@ class ForeignPod:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "ForeignPod":
-        """Keep what decisions read of a pod as the API sends it."""
+        """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
         return cls(
             namespace=sys.intern(metadata["namespace"]),
@@ -223,7 +223,7 @@ class ForeignPod:
 
     @property
     def key(self) -> Key:
-        """Its own name: it belongs to no job."""
+        """Namespace and the pod's own name, as it belongs to no job."""
         return self.namespace, self.name
 
 
@@ -243,7 +243,7 @@ class PendingPod:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "PendingPod":
-        """Keep what decisions read of a pod as the API sends it."""
+        """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         refused = any(
             c["type"] == "PodScheduled" and c["status"] == "False" and c.get("reason") == "Unschedulable"
@@ -259,7 +259,7 @@ class PendingPod:
 
     @property
     def key(self) -> Key:
-        """Its own name: it belongs to no job."""
+        """Namespace and the pod's own name, as it belongs to no job."""
         return self.namespace, self.name
 
 
@@ -291,5 +291,5 @@ class ConfigMap:
 
     @property
     def key(self) -> Key:
-        """Its own name."""
+        """Namespace and name."""
         return self.namespace, self.name

@@ -99,7 +99,7 @@ class Next:
         shorten_reason(self)
 
     def pods(self, name: str) -> Sequence[int]:
-        """The indexes of a type's pods, in the order of its tasks."""
+        """Returns the indexes of a type's pods, in the order of its tasks."""
         return numbered(self.replicas, self.indexes, name)
 
 
@@ -298,7 +298,7 @@ class StoredState:
         return told or cause_of(change.before, after, moved=True, stopped=False)
 
     def pods(self, name: str) -> Sequence[int]:
-        """The indexes of a type's pods, in the order of its tasks."""
+        """Returns the indexes of a type's pods, in the order of its tasks."""
         return numbered(self.replicas, self.indexes, name)
 
     @property
