@@ -132,7 +132,7 @@ def _count_as_declared(ctx: ReconcileContext) -> None:
             counts.succeeded = min(counts.succeeded, max(replica.count - 1, 0))
 
 
-# -- Why a job fails whatever its pods do ------------------------------------------------------------------------------
+# -- Limits that fail a job whatever its pods do -----------------------------------------------------------------------
 # `backoffLimit` and `activeDeadlineSeconds`, as upstream counts them.
 
 _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")

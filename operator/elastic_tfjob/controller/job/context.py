@@ -253,7 +253,7 @@ class ReconcileContext:
             self.look_again(TOLD_S)
 
     def count(self, name: str, value: float = 1.0, label: str = "") -> None:
-        """Add to a metric."""
+        """Adds to a metric."""
         self.counts.append(Count(name, value, label))
 
     def own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:

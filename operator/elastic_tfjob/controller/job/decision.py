@@ -23,9 +23,9 @@ CHANGES: Final[tuple[Change, ...]] = get_args(Change)
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Time limits of the phases, in seconds. `unschedulable_s`: time after which kube-scheduler's verdict is final; it
-    is longer than the scheduling loop waits (unfit.py), so that another plan follows first. `hook_s`: time without a
-    reported step after which the program counts as one that reports none. `refused_s`: time for which the API server
-    may refuse a pod (a quota, a policy) before the size is given up."""
+    is longer than the scheduling loop waits (planning/core_job.py), so that another plan follows first. `hook_s`: time
+    without a reported step after which the program counts as one that reports none. `refused_s`: time for which the API
+    server may refuse a pod (a quota, a policy) before the size is given up."""
 
     prepare_s: float = 300.0
     unschedulable_s: float = 20.0

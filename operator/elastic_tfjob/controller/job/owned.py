@@ -148,7 +148,7 @@ def gang_may_start(ctx: ReconcileContext) -> bool:
     if ctx.state is not None:
         if ctx.state.phase == "Waiting":
             _delete(ctx)  # of a stopped job: Volcano would keep capacity for it
-            return True  # it has no gang
+            return True  # a waiting job has no gang
         spec = shrunk(ctx.sizes.spec(ctx.state.replicas))
     wanted = render_pod_group(ctx.job, spec, scheduler, ctx.priorities, ctx.pod_group)
     if ctx.pod_group is None:

@@ -5,7 +5,7 @@ to observe. A job finishes in two passes: the first records the result, and only
 delete pods. A crash between the two can therefore never restart a finished job.
 
 The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfjob_controller.go of the
-training-operator), deviations are listed in docs/compatibility.md.
+training-operator). docs/compatibility.md lists the deviations.
 """
 
 from copy import copy

@@ -1,7 +1,7 @@
 """Stops a running job without losing a step, and reports when it resumes. Pure.
 
-    begin ──the program has saved, and stands still──▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
-      └──── nobody to ask, or the limit is over ───────▲
+    begin ──the program has saved, and has paused────▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
+      └──── no launcher to ask, or time limit over ────▲
 
 The phase in the state is `Recreating` from `begin` until all pods are gone.
 """

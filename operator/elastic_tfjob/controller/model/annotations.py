@@ -2,7 +2,7 @@
 
 All stored data of an elastic job is in `target` (target.py) and `state` (state.py), so that any replica of the operator
 can continue after a crash. Each annotation has one writer. The scheduling loop writes `target`, and its notices to
-users in `notices`, `verdict` and `slack` (verdict.py). The reconcile loop writes `state`, `record` (service.py),
+users in `notices`, `verdict` and `slack` (deadline_status.py). The reconcile loop writes `state`, `record` (usage.py),
 `step`, `eta` and the pods' commands (command.py). All JSON of a job contains the job's uid.
 
 Users can also write all of them, or copy them from another job. Each value is therefore read with its type and bounds
@@ -27,7 +27,7 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.scheduling.reasons import Why, stored
 
-# -- Which pods a size has, where they are not the pods 0 to n-1 of each type ------------------------------------------
+# -- The pods of a size, if they are not the pods 0 to n-1 of each type ------------------------------------------------
 # A replica that moves to a new node gets a pod with a new index, since a pod of the same name cannot run on two nodes
 # at once. Its task in the cluster stays the same. For example, a size of two workers may have the pods worker-0 (task
 # 0) and worker-2 (task 1).
@@ -88,7 +88,7 @@ def _pods(types: Fields, name: str, count: int) -> tuple[int, ...]:
     return tuple(pods)
 
 
-# -- Names, and how a text is read and written -------------------------------------------------------------------------
+# -- Names of annotations, and how their text is read and written ------------------------------------------------------
 
 TARGET_ANNOTATION: Final = f"{PREFIX}target"
 STATE_ANNOTATION: Final = f"{PREFIX}state"

@@ -23,8 +23,8 @@ from elastic_tfjob.controller.model.status import JobStatus, shortened
 # -- How objects of the API are read -----------------------------------------------------------------------------------
 # Only the fields that decisions need are kept, so that 10,000 jobs fit in memory. The API server guarantees the types
 # that an object's schema declares, but not the values: users write labels and annotations, and clients with write
-# access to `pods/status` write statuses. `parse` of each class in job.py, pod.py, dependents.py and cluster.py raises
-# ValueError, and nothing else, for an invalid object, which is then ignored.
+# access to `pods/status` write statuses. `parse` of each class in job.py, pod.py, owned_objects.py and cluster.py
+# raises ValueError, and nothing else, for an invalid object, which is then ignored.
 
 Raw = Mapping[str, Any]
 

@@ -46,7 +46,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """The gang scheduler's view of a job; its name is the job's."""
+    """A job's PodGroup, which a gang scheduler reads; it has the job's name."""
 
     namespace: str
     name: str

@@ -45,7 +45,7 @@ _LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD
 _MOST_OF_A_NODE: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 0, MAX_BYTES)
 
 _Amounts = Mapping[str, int]
-"""Thousandths by resource name."""
+"""Amounts in thousandths, by resource name."""
 
 _NO_STATUS: Final[Raw] = {}
 _COUNTED: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
@@ -146,7 +146,7 @@ def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
     - Requests of the whole pod (`spec.resources`, KEP-2837) replace the sum for the resources that they name.
     - The overhead of the RuntimeClass is added. The API server writes it into pods, so that templates lack it.
 
-    A LimitRange's defaults are in pods only. Each amount is at most what a node may have (limits.py)."""
+    A LimitRange's defaults are in pods only. Each amount is at most what a node may have (api/reading.py)."""
     counted = of_running(status, "requests", _container, _known)
     containers = of_containers(spec, counted, _container)
     total = _sum({**containers, **_pod_level(spec.get("resources") or {}, containers)}, _known(spec.get("overhead")))

@@ -44,9 +44,9 @@ def written_rate(steps_per_s: float) -> float:
 # -- The size of a job: replicas per type, their nodes and CPU, as annotations have them -------------------------------
 
 Counts = Mapping[str, int]
-"""Replicas per type."""
+"""Number of replicas per type."""
 Nodes = Mapping[str, tuple[str, ...]]
-"""Node names per type, in the order of the replicas' indices."""
+"""Node names per type, in the order of the replicas' indexes."""
 Cpu = Mapping[str, tuple[int, ...]]
 """CPU in millicores per type and replica, if it differs from the template's request."""
 Mode = Literal["overlap", "spare", "recreate"]
