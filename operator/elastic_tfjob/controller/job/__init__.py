@@ -1,1 +1,1 @@
-"""One job: what its next step is."""
+"""Decides the next step of one job."""

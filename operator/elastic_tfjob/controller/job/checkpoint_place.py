@@ -1,6 +1,6 @@
-"""Where a job has its checkpoints: which volume, and which folder in it. Pure.
+"""Determines where a job's checkpoints are: the volume, and the folder in it. Pure.
 
-Two jobs may have one path on two volumes, or two paths to one folder.
+Two jobs may use one path on two volumes, or two paths to one folder.
 """
 
 import json
@@ -16,16 +16,16 @@ from elastic_tfjob.controller.job.pods import chief_of
 __all__ = ["clean", "mount_of", "place_of"]
 
 _OWN: Final = frozenset(("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"))
-"""Kinds of volumes of which each pod has its own, or in which nothing can be written."""
+"""Kinds of volumes that are separate for each pod, or read-only."""
 
 
 def place_of(spec: TFJobSpec, directory: str | None) -> str | None:
-    """The volume and the directory in it where the replica that leads the training writes its checkpoints: equal texts
-    are the same place within a namespace. A `hostPath` is taken to be the same on each node. None for a job without
-    checkpoints, one whose place no other job can have, and one that is known only when its pods run (`subPathExpr`)."""
+    """Returns the volume and the directory in it where the chief writes its checkpoints: within a namespace, equal
+    texts are the same place. A `hostPath` is assumed to be the same on each node. None for a job without checkpoints,
+    for a place that no other job can have, and for one that is known only when its pods run (`subPathExpr`)."""
     try:
         return _place(spec, directory) if directory is not None else None
-    except (AttributeError, KeyError, TypeError, ValueError):  # a template that the API server will not take
+    except (AttributeError, KeyError, TypeError, ValueError):  # a template that the API server would refuse
         return None
 
 
@@ -52,21 +52,21 @@ def _place(spec: TFJobSpec, directory: str) -> str | None:
         case "hostPath", {"path": str(root)}:
             return f"host path {clean(f'{root}/{folder}')}"
         case _:
-            # That of a file server may be a folder which another volume has, too, in one of its own.
+            # A file server's path may be a folder that another volume reaches through its own path.
             root = source.get("path") or ""
             rest = {key: value for key, value in source.items() if key not in ("path", "readOnly")}
             return f"{kind} {json.dumps(rest, sort_keys=True)}, folder {clean(f'/{root}/{folder}')}"
 
 
 def mount_of(template: Mapping[str, Any], path: PurePosixPath) -> Mapping[str, Any] | None:
-    """The mount that holds `path` in the container that trains: that of the longest mount path above it."""
+    """Returns the mount that holds `path` in the training container: the one with the longest mount path above it."""
     mounts = trainer_of(template).get("volumeMounts") or ()
     above = [mount for mount in mounts if path.is_relative_to(_at(mount))]
     return max(above, key=lambda mount: len(_at(mount).parts), default=None)
 
 
 def clean(path: str) -> PurePosixPath:
-    """A path without `.`, `..` and slashes too many; `normpath` leaves two of these at the beginning."""
+    """Returns a path without `.`, `..` and repeated slashes; `normpath` alone would keep two leading slashes."""
     return PurePosixPath(normpath(f"//{path}" if path.startswith("/") else path))
 
 

@@ -1,4 +1,4 @@
-"""The operator's words to a job's launchers: which pods lack a command, and its text. Pure."""
+"""Commands to a job's launchers: which pods lack a command, and its text. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,24 +15,26 @@ from elastic_tfjob.controller.model.state import Next
 from elastic_tfjob.controller.model.target import Mode
 
 Action = Literal["prepare", "switch", "run", "save"]
-# A pod that has not heard its command after so long is told again; then after twice as long, and so on.
+# Seconds after which an unacknowledged command is sent again; each further repetition takes twice as long.
 _NUDGE_S: Final = 5.0
 
 
 def run_commands(ctx: ReconcileContext) -> dict[Role, str]:
-    """Every pod runs the state's generation. One that was never told anything runs generation 0 by itself."""
+    """Returns the commands by which every pod runs the state's generation. A pod without any command runs generation 0
+    by itself."""
     state, pods = ctx.current, ctx.by_role
     roles = [role for role in roles_of(state) if state.generation or (role in pods and pods[role].command)]
     return send_commands(ctx, roles, "run", None)
 
 
 def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
-    """The commands that differ from what the pods were told, and those that do not seem to reach their pods; no more
-    than TOLD_AT_ONCE.
+    """Returns the commands that differ from those the pods have, and those that do not seem to reach their pods; at
+    most TOLD_AT_ONCE.
 
-    The kubelet passes an annotation on within a second; but one that changes while it is still passing on the change
-    before (on a busy node) stays where it is until it looks again by itself, up to a minute and a half later. Any
-    change of the pod makes it look: the text gets a space at its end, which launchers do not mind, or loses it.
+    The kubelet delivers an annotation within a second. If the annotation changes while the previous change is still
+    being delivered (on a busy node), it waits until the kubelet's next periodic sync, up to a minute and a half later.
+    Any change of the pod triggers a sync, so a repeated command gets a space at its end, which launchers ignore, or
+    loses it.
     """
     commands: dict[Role, str] = {}
     if not ctx.launcher:
@@ -56,7 +58,8 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
 
 
 class SharedCommand:
-    """One command to many pods, which differs in the last part of TF_CONFIG only; without it where there are none."""
+    """One command to many pods, whose texts differ only in the last part of TF_CONFIG; without TF_CONFIG if `configs`
+    is None."""
 
     def __init__(self, command: Command, configs: TFConfigs | None) -> None:
         self.generation = command.generation
@@ -72,7 +75,7 @@ class SharedCommand:
 
     @classmethod
     def of(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand":
-        """The command to run the state's size, or to go to the coming one."""
+        """Returns the command to run the state's size, or to change to the coming one."""
         size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
         request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
@@ -81,16 +84,16 @@ class SharedCommand:
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     def text(self, role: Role) -> str:
-        """A pod's command."""
+        """Returns a pod's command."""
         return "".join(self._parts(role))
 
     def kept(self, role: Role) -> str:
-        """What is kept of it, once the pod has it."""
+        """Returns the abridged form of a pod's command that is kept once the pod has it."""
         begin, rest = self._parts(role)
         return abridged(rest, begin, self._hashes)
 
     def _parts(self, role: Role) -> tuple[str, str]:
-        """What it begins with as others do, and the rest."""
+        """Returns the part common to all pods' commands, and the rest."""
         if self._configs is None:
             return self._begin, ""
         head, tail = self._configs.parts(*role)
@@ -100,7 +103,7 @@ class SharedCommand:
 
 
 def _deaf(ctx: ReconcileContext, role: Role, command: SharedCommand) -> bool:
-    """Whether a replica's exporter tells that its launcher has not heard a command."""
+    """Whether a replica's exporter reports that its launcher has not received a command."""
     report = ctx.report(role)
     if report is None or report.generation is None:
         return False
@@ -109,7 +112,7 @@ def _deaf(ctx: ReconcileContext, role: Role, command: SharedCommand) -> bool:
     if command.action == "save":
         stop = ctx.current.stop
         return stop is not None and (report.saved is None or report.saved.request != stop.request)
-    if command.action == "switch" and role != ctx.chief:  # who does not decide does not answer
+    if command.action == "switch" and role != ctx.chief:  # only the chief decides, and only it answers
         return False
     answer = report.prepared if command.action == "prepare" else report.switch
     return command.generation not in (report.generation, answer and answer.generation)

@@ -1,4 +1,4 @@
-"""The conditions of a job, from the counts of its pods, as upstream sets them. Pure."""
+"""Sets the conditions of a job from the counts of its pods, as upstream does. Pure."""
 
 from typing import Final
 
@@ -9,14 +9,15 @@ from elastic_tfjob.controller.job.decision import Count
 from elastic_tfjob.controller.job.replicas import leaves
 from elastic_tfjob.controller.model.status import moment_of
 
-# While it prepares, a job runs.
+# Phases in which training pauses; a job that prepares still runs.
 _PAUSED: Final = ("Checkpointing", "Switching", "Recreating")
 
 
 def update_status(ctx: ReconcileContext) -> None:
-    """Conditions from the counts, in upstream's order of types. See docs/compatibility.md for the full table."""
+    """Sets the conditions from the counts, in upstream's order of replica types. See docs/compatibility.md for the full
+    table."""
     ctx.status.start_time = ctx.status.start_time or ctx.now_text
-    # Running would replace Restarting before a later type is looked at, so remember it.
+    # Running would replace Restarting before a later type is checked, so remember it.
     restarting = ctx.status.get("Restarting")
     has_chief = any(name in ctx.spec.tf_replica_specs and _runs_with(ctx, name) for name in ("Chief", "Master"))
     for name in REPLICA_TYPES:
@@ -49,24 +50,26 @@ def update_status(ctx: ReconcileContext) -> None:
                 )
     if ctx.status.finished:
         count_active_as_succeeded(ctx)
-        ctx.again_at = ctx.now  # the verdict is stored first; then another pass cleans up
+        ctx.again_at = ctx.now  # the result is stored first; the next pass cleans up
     _count_as_declared(ctx)
 
 
 def _has_rescaled(ctx: ReconcileContext, reason: str) -> bool:
-    """Whether a job is called restarting since it rescaled, which is over: a pod that failed is no part of that."""
+    """Whether a job has the condition Restarting because of a rescale that is over; a failed pod is not part of
+    that."""
     return reason == "TFJobRescaling" and ctx.state is not None and ctx.state.phase not in _PAUSED
 
 
 def _runs_with(ctx: ReconcileContext, name: str) -> bool:
-    """Whether replicas of a type can tell how the job fares. Of a job that follows a target there may be none, by
-    its bounds or since the type is not part of its size (yet): what has no pod has not succeeded. Else the spec
-    says it, 0 included, as upstream has it."""
+    """Whether replicas of a type count for the job's conditions. A job that follows a target may have none of a type,
+    by its bounds, or as the type is not part of its size (yet): a type without pods has not succeeded. Otherwise the
+    spec decides, a count of 0 included, as upstream has it."""
     return ctx.state is None or bool(ctx.state.replicas.get(name))
 
 
 def _worker_0_completed(ctx: ReconcileContext) -> bool:
-    """Whether it has ended by itself: a program may end with 0 when it is told to stop, and has not done its work."""
+    """Whether worker 0 has ended by itself: a program that is stopped may end with 0 without having finished its
+    work."""
     return any(
         pod.index == 0 and pod.phase == "Succeeded" and pod.exit_code == 0 and not leaves(ctx, "Worker", pod)
         for pod in ctx.of_type("Worker")
@@ -93,7 +96,7 @@ def _succeed(ctx: ReconcileContext) -> None:
 
 
 def fail(ctx: ReconcileContext, reason: str, message: str) -> None:
-    """The job has failed: the verdict is stored first, then another pass cleans up."""
+    """Marks the job as failed: this result is stored first, the next pass cleans up."""
     ctx.status.completion_time = ctx.status.completion_time or ctx.now_text
     if ctx.condition("Failed", reason, message):
         ctx.event("Normal", reason, message)
@@ -103,7 +106,7 @@ def fail(ctx: ReconcileContext, reason: str, message: str) -> None:
 
 
 def count_active_as_succeeded(ctx: ReconcileContext) -> None:
-    """What still ran when the job succeeded ends as succeeded, once and for all."""
+    """Counts the pods that still ran when the job succeeded as succeeded."""
     if ctx.status.is_true("Succeeded"):
         for counts in ctx.status.replicas.values():
             counts.succeeded += counts.active
@@ -111,9 +114,9 @@ def count_active_as_succeeded(ctx: ReconcileContext) -> None:
 
 
 def _count_as_declared(ctx: ReconcileContext) -> None:
-    """A job that succeeded with another size than its spec's is counted as if it had had that one: tools wait for
-    `replicaStatuses.Worker.succeeded` to be what the manifest says. They must not find it before: of one that has
-    grown, fewer have succeeded until all have."""
+    """Counts a job that succeeded with a size other than its spec's as if it had the spec's: tools wait until
+    `replicaStatuses.Worker.succeeded` equals the manifest's count. They must not see that number too early: for a job
+    that has grown, fewer are counted until all have succeeded."""
     if ctx.state is None:
         return
     over = ctx.status.is_true("Succeeded")
@@ -129,16 +132,16 @@ def _count_as_declared(ctx: ReconcileContext) -> None:
             counts.succeeded = min(counts.succeeded, max(replica.count - 1, 0))
 
 
-# -- Why a job fails whatever its pods do ------------------------------------------------------------------------------
+# -- Limits that fail a job whatever its pods do -----------------------------------------------------------------------
 # `backoffLimit` and `activeDeadlineSeconds`, as upstream counts them.
 
 _COUNTED_BY_BACKOFF: Final = ("OnFailure", "Always", "ExitCode")
 
 
 def limit_reached(ctx: ReconcileContext) -> str | None:
-    """Why the job has to fail now, whatever its pods do; None while it may go on."""
+    """Returns why the job has to fail now, whatever its pods do; None if it may continue."""
     policy = ctx.spec.run_policy
-    # A size that is yet to make its first step has a limit of its own, after which another one gets the job.
+    # A size before its first step has a time limit of its own, after which the job gets a different size.
     on_trial = ctx.state is not None and ctx.state.on_trial
     if policy.backoff_limit is not None and not on_trial and _past_backoff(ctx, policy.backoff_limit):
         return f"Job {ctx.job.name} has failed because it has reached the specified backoff limit"
@@ -160,7 +163,7 @@ def _past_backoff(ctx: ReconcileContext, limit: int) -> bool:
     forgiven = ctx.state.forgiven if ctx.state is not None else 0
     if restarts - forgiven >= max(limit, 1):
         return True
-    # A failure that the stored status does not show yet counts as one retry; upstream forgets earlier ones.
+    # A failure that the stored status does not show yet counts as one retry; upstream forgets earlier failures.
     own = [pod for name in ctx.spec.tf_replica_specs for pod in ctx.of_type(name) if not leaves(ctx, name, pod)]
     failed = sum(pod.phase == "Failed" for pod in own)
     active = sum(not pod.ended and not pod.terminating for pod in own)

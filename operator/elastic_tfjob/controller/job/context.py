@@ -1,4 +1,4 @@
-"""One look at a job: what is observed, and what was decided so far. Pure."""
+"""One pass over a job: its observations, and the decisions so far. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
@@ -30,23 +30,24 @@ from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.model.target import Mode, Target
 
-# A pod of a job that rescales is asked every few seconds at least: one that says nothing for so long is silent.
+# The pods of a rescaling job are asked every few seconds at least; a pod that has not answered for this time is silent.
 _SILENT_S: Final = 15.0
-# Commands of one pass: each names all replicas, so those of a large job are not held in memory together.
+# Commands sent in one pass. Each command names all replicas, so the commands of a large job are not all held in memory
+# at once.
 TOLD_AT_ONCE: Final = 200
-# When it is looked again who has not been told yet: each pod that was brings the job back at once. This is for those
-# that are gone, of which the operator has not heard yet; more questions would change nothing.
+# Seconds until the next pass sends the remaining commands. Each pod that got one triggers a pass at once; this interval
+# is for pods that are gone without the operator's knowledge yet. A shorter one would only add requests.
 TOLD_S: Final = 1.0
 
 T = TypeVar("T")
 
 
 class ReconcileContext:
-    """One look at one job. Each part of the decision reads it, and adds to what it decides."""
+    """One pass over one job. Each part of the decision reads the context, and adds its decisions to it."""
 
     def __init__(self, observed: Observed, spec: TFJobSpec, settings: ReconcileSettings) -> None:
         self.job = observed.job
-        # `declared` is what the user wrote; `spec` has the numbers of replicas that the job runs with.
+        # `declared` is the user's spec; `spec` has the replica counts that the job runs with.
         self.declared = self.spec = spec
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
@@ -70,7 +71,7 @@ class ReconcileContext:
         self.done_with_trainer = self.elasticity.done_when == TENSORFLOW_EXITS
         self.pods = tuple(pod.as_trained() for pod in own) if self.done_with_trainer else tuple(own)
         self.services = tuple(service for service in observed.services if service.owner == self.job.uid)
-        # Of all jobs' refusals those of this one: others are no reason to look at it again.
+        # Only this job's refusals count; those of other jobs are no reason for another pass.
         self.refused = {
             (pod.uid, change): until
             for pod in self.pods
@@ -78,9 +79,10 @@ class ReconcileContext:
             if (until := observed.refused.get((pod.uid, change))) is not None and until > observed.now
         }
         self.orphans = tuple(service for service in observed.services if not service.owner)
-        # Left by an earlier job of the same name until the garbage collector or the kubelet is done with them.
+        # Names held by objects of an earlier job of the same name, until the garbage collector or the kubelet has
+        # removed these.
         others: tuple[Pod | Service, ...] = (*observed.pods, *observed.services)
-        # So are names of our own that labels do not give to that replica any more: somebody has changed them.
+        # Own objects whose labels no longer match their replica also hold their names: their labels were edited.
         self.taken = {(type(each), each.name): each for each in others if each.owner}
         self.by_type: dict[str, list[Pod]] = {}
         for pod in self.pods:
@@ -91,14 +93,14 @@ class ReconcileContext:
         self.events: list[Event] = []
         self.counts: list[Count] = []
         self.again_at: datetime | None = None
-        # Its state has a word of a newer operator: whatever would be done might be wrong, so nothing is.
+        # The state has a word of a newer operator. Any action might be wrong, so none is taken.
         self.left_alone = False
         self.stored = self.own(StoredState.of)
         for problem in self.stored.problems if self.stored is not None else ():
             self.event("Warning", "InvalidAnnotation", problem)
-        # Of a job that follows a target: where it is, where it is to go, and whether its pods have launchers. Then the
-        # pods that it shall have, whether none is to be created now, and the state that it would have after a change of
-        # which the API server is to be asked first whether it admits the pods.
+        # For a job that follows a target: its state and its target, and whether its pods have launchers. Then the pods
+        # it should have, whether creation is on hold, and the state after a resize for which the API server is asked
+        # first whether it admits the pods.
         self.state: StoredState | None = None
         self.target: Target | None = None
         self.launcher = False
@@ -107,12 +109,13 @@ class ReconcileContext:
         self.tries: StoredState | None = None
 
     def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
-        """Each once, and none that ends already, but one whose grace period is too long. `mark`: say before that their
-        end is no failure. One that is bound and has not begun may end as Failed, too: so the kubelet tells it of what
-        it is not to start any more.
+        """Deletes these pods. Each is deleted once. A pod that is already ending is deleted again only if its grace
+        period is too long. With `mark`, a running pod gets a note first that its end is no failure. A bound pod that
+        has not started gets it too, because it may end as Failed: this is how the kubelet ends pods that must not
+        start.
 
-        The room of a job with checkpoints is promised to others, so its pods get no longer grace period than
-        `Timeouts.grace_s`: what a template says is the tenant's word alone."""
+        The capacity of a job with checkpoints is reserved for other jobs, so its pods get a grace period of at most
+        `Timeouts.grace_s`: the template's value is the tenant's choice alone."""
         most_s = self.settings.timeouts.grace_s
         for pod in pods:
             too_long = self.stoppable and pod.grace_s > most_s
@@ -124,7 +127,7 @@ class ReconcileContext:
             self.actions.append(DeletePod(pod.name, pod.uid, mark=marked, grace_s=most_s if too_long else None))
 
     def delete_services(self, names: set[str]) -> None:
-        """Those of the job's that have these names."""
+        """Deletes the job's services with these names."""
         self.actions += [
             DeleteService(service.name, service.uid)
             for service in self.services
@@ -139,28 +142,28 @@ class ReconcileContext:
 
     @cached_property
     def elastic(self) -> bool:
-        """Whether the job may have another size than its spec's."""
+        """Whether the job may have a size other than its spec's."""
         return self.elasticity.elastic(self.declared)
 
     @cached_property
     def stoppable(self) -> bool:
-        """Whether all may be taken from the job for a time: it goes on from a checkpoint."""
+        """Whether all pods of the job may be stopped for a time: it resumes from a checkpoint."""
         return self.elasticity.stoppable(self.declared)
 
     @property
     def timeouts(self) -> Timeouts:
-        """How long each phase of a rescale may take."""
+        """The time limit of each phase of a rescale."""
         return self.settings.timeouts
 
     @property
     def allowed_mode(self) -> Mode:
-        """The best way of rescaling that the user allows."""
+        """The best rescaling mode that the user allows."""
         rescale = self.elasticity.rescale
         return rescale if rescale in ("overlap", "spare", "recreate") else "overlap"  # type: ignore[return-value]
 
     @cached_property
     def by_role(self) -> dict[Role, Pod]:
-        """The pods by replica, with the types in the spec's spelling."""
+        """The pods by replica, with the replica types as the spec spells them."""
         spelling = {name.lower(): name for name in self.declared.tf_replica_specs}
         return {
             (spelling[pod.replica_type], pod.index): pod
@@ -170,7 +173,7 @@ class ReconcileContext:
 
     @property
     def declared_counts(self) -> dict[str, int]:
-        """The spec's replicas."""
+        """The replica counts of the user's spec, by type."""
         return {name: replica.count for name, replica in self.declared.tf_replica_specs.items()}
 
     @property
@@ -180,16 +183,16 @@ class ReconcileContext:
 
     @property
     def chief_pod(self) -> Pod | None:
-        """Its pod."""
+        """The chief's pod; None if there is none."""
         return self.by_role.get(self.chief)
 
     @property
     def chief_report(self) -> Report | None:
-        """What it said last."""
+        """The chief's last report; None if there is none."""
         return self.report(self.chief)
 
     def report(self, role: Role) -> Report | None:
-        """What a replica's exporter said last."""
+        """Returns the last report of a replica's exporter; None if there is none."""
         return self.reports.get(general_name(self.job.name, *role))
 
     @property
@@ -200,13 +203,13 @@ class ReconcileContext:
 
     @property
     def coming(self) -> Next:
-        """The size that the job is on its way to, which every phase of a rescale has."""
+        """The size that the job is changing to, which every phase of a rescale has."""
         assert self.current.next is not None, f"{self.current.phase} without a size to go to"
         return self.current.next
 
     @property
     def restarts(self) -> int:
-        """Restarts of the containers of the size that the job runs with."""
+        """Container restarts of the pods of the present size."""
         return sum(pod.restarts for role in roles_of(self.current) if (pod := self.by_role.get(role)) is not None)
 
     @property
@@ -217,13 +220,13 @@ class ReconcileContext:
 
     @property
     def unheard_s(self) -> float:
-        """For how long a pod that has said nothing in this phase could have been heard: an operator that has just come
-        has asked nobody yet."""
+        """Seconds in which a silent pod could have been heard in this phase: an operator that has just started has not
+        asked any pod yet."""
         return min(self.elapsed_s, self.listened_s)
 
     def lost(self, role: Role) -> bool:
-        """Whether nobody can say when a replica's pod ends: its grace period is over, or Kubernetes does not hear from
-        its node and the operator does not hear from it. It may still run there, so no other pod takes its place."""
+        """Whether it is unknown when a replica's pod ends: its grace period is over, or neither Kubernetes hears from
+        its node nor the operator from the pod. The pod may still run there, so no other pod takes its place."""
         pod, report = self.by_role.get(role), self.report(role)
         if pod is None or pod.ended:
             return False
@@ -233,7 +236,8 @@ class ReconcileContext:
         return pod.unreachable and min(heard_s, self.unheard_s) >= _SILENT_S
 
     def refusal(self, roles: Iterable[Role]) -> str:
-        """The first of these replicas whose pod the API server has refused for too long, and its words."""
+        """Returns the first of these replicas whose pod the API server has refused for too long, with the refusal's
+        text; empty if there is none."""
         for role in roles if self.refused_pods else ():
             refused = self.refused_pods.get(general_name(self.job.name, *role))
             if refused is not None and role not in self.by_role and refused.for_s >= self.timeouts.refused_s:
@@ -241,7 +245,7 @@ class ReconcileContext:
         return ""
 
     def send(self, commands: Mapping[Role, str]) -> None:
-        """Give pods their commands, as far as there are any; those that there was no room for come in another pass."""
+        """Sends commands to pods, if there are any; commands beyond TOLD_AT_ONCE follow in the next pass."""
         for role, command in commands.items():
             pod = self.by_role[role]
             self.actions.append(SendCommand(pod.name, pod.uid, command))
@@ -249,12 +253,12 @@ class ReconcileContext:
             self.look_again(TOLD_S)
 
     def count(self, name: str, value: float = 1.0, label: str = "") -> None:
-        """Add to a metric."""
+        """Adds to a metric."""
         self.counts.append(Count(name, value, label))
 
     def own(self, read: Callable[[Mapping[str, str], str, Collection[str]], T | None]) -> T | None:
-        """One of the operator's own annotations; nonsense is reported, and is as none. One with a word of a newer
-        operator is reported, too, and the job left alone."""
+        """Reads one of the operator's own annotations. An invalid one is reported, and counts as missing. One with a
+        word of a newer operator is reported too, and the job is left alone."""
         try:
             return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
         except UnknownWord as error:
@@ -267,12 +271,12 @@ class ReconcileContext:
             return None
 
     def look_again(self, after_s: float) -> None:
-        """Have another pass after so many seconds at the latest."""
+        """Requests another pass in at most `after_s` seconds."""
         at = after(self.now, after_s)
         self.again_at = at if self.again_at is None else min(self.again_at, at)
 
     def task(self, name: str, pod: Pod) -> int | None:
-        """The task of a pod in the size that the job runs with; None for one that is not part of it."""
+        """Returns a pod's task index in the present size; None if the pod is not part of it."""
         if pod.index is None:
             return None
         if self.state is None:
@@ -281,13 +285,13 @@ class ReconcileContext:
         return position(self.state.replicas, self.state.indexes, name, pod.index)
 
     def of_type(self, name: str) -> Iterable[Pod]:
-        """The job's pods of a replica type."""
+        """Returns the job's pods of a replica type."""
         return self.by_type.get(name.lower(), ())
 
     def condition(self, type_: str, reason: str, message: str, status: str = "True") -> bool:
-        """Set a condition; whether that changes it."""
+        """Sets a condition, and returns whether that changed it."""
         return self.status.set(type_, reason, message, self.now_text, status)
 
     def event(self, type_: str, reason: str, message: str) -> None:
-        """Tell the user."""
+        """Adds an event for the user."""
         self.events.append(Event(type_, reason, message))

@@ -1,4 +1,4 @@
-"""CPU in place: what the target has for running pods, and what of it they can have. Pure."""
+"""Resizes the CPU of running pods in place, by their target and what they can get. Pure."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from elastic_tfjob.scheduling.shared_cpu import held_by_node, takes_turns
 
 
 def possible_cpu(ctx: ReconcileContext, wanted: Cpu) -> Cpu:
-    """The CPU that pods can have of what is wanted for them: where a change was refused a short while ago, what the
-    pod has. What is stored is then true, so that nothing is kept for it."""
+    """Returns the wanted CPU that pods can get: if a change was refused a short while ago, it is the pod's present CPU.
+    The stored CPU is then what pods have, so no capacity is reserved for a refused change."""
     found = dict(wanted)
     for name in ctx.declared.tf_replica_specs:
         asked = _declared(ctx, name).request
@@ -37,9 +37,9 @@ def possible_cpu(ctx: ReconcileContext, wanted: Cpu) -> Cpu:
 
 
 def resize_cpu(ctx: ReconcileContext) -> None:
-    """Bring the CPU of running pods to what the target says, in place. On the way to another size pods only give
-    up CPU: those that are added may need it, and whether the others get more is known when that size runs. Then pods
-    get more once those of the job that leave the node, or give CPU up, have done so: the plan counts on that."""
+    """Changes the CPU of running pods to the target's, in place. During a resize pods only give up CPU: added pods may
+    need it, and whether the others get more is known when the new size runs. Pods get more only after pods of the same
+    job that leave the node or give up CPU have done so: the plan relies on that."""
     state = ctx.state
     if state is None or not ctx.elastic:
         return
@@ -75,15 +75,15 @@ def resize_cpu(ctx: ReconcileContext) -> None:
 
 
 def _room(ctx: ReconcileContext, state: StoredState) -> dict[str, int]:
-    """By node, the millicores by which the job's pods there may be raised now: what the target has for them, less what
-    all of the job's pods there still hold. Other jobs' pods the plan has waited for. A pod that is to come again on
-    another node holds its CPU until it has left."""
+    """Returns by node the millicores that may be added to the job's pods there now: their target, less what all of the
+    job's pods there still hold. The plan has already waited for other jobs' pods. A pod that will be recreated on a
+    different node holds its CPU until it has left."""
     target = ctx.own(Target.of)
     planned = state
     if target is not None and target.replicas == state.replicas:
         planned = replace(
             state, nodes=target.nodes, cpu=target.cpu
-        )  # the state has what pods keep that were to give some up
+        )  # the state has the larger CPU of pods that have not given it up
     room: dict[str, int] = {}
     for name in ctx.declared.tf_replica_specs:
         for pod in ctx.of_type(name):
@@ -103,14 +103,14 @@ def _change(has: CpuAsked, wanted: CpuAsked) -> Change:
 
 
 def _may_share(ctx: ReconcileContext) -> bool:
-    """Not where Kueue knows what the pods ask for, nor where nobody reports: without a sidecar a pod may be of a class
-    (Guaranteed) that does not allow a limit beyond the request."""
+    """Whether limits may cover all CPU of the job on a node. Not if Kueue counts the pods' requests, nor if pods do not
+    report: without a sidecar a pod may be of a class (Guaranteed) that does not allow a limit beyond the request."""
     return ctx.settings.shares_cpu and not ctx.job.queue and ctx.elasticity.reports(ctx.declared)
 
 
 def _sharing(ctx: ReconcileContext, pod: Pod, wanted: CpuAsked, held_there: int) -> CpuAsked:
-    """With a limit of all that the job holds on the pod's node. A namespace may not allow it: so it is asked for alone
-    first, and is left out while it is refused."""
+    """Returns the wanted CPU with a limit of all CPU that the job holds on the pod's node. A namespace may not allow
+    that limit, so it is tried in a change of its own first, and is left out while it is refused."""
     unasked = pod.cpu.limit <= pod.cpu.request and pod.cpu.request != wanted.request
     if unasked or (pod.uid, "share") in ctx.refused:
         return wanted
@@ -118,13 +118,13 @@ def _sharing(ctx: ReconcileContext, pod: Pod, wanted: CpuAsked, held_there: int)
 
 
 def _declared(ctx: ReconcileContext, name: str) -> CpuAsked:
-    """What the template asks for, where it can be changed: Kubernetes resizes no pod with pod-level resources."""
+    """Returns the template's CPU if it can be changed: Kubernetes resizes no pod with pod-level resources."""
     spec = ctx.declared.tf_replica_specs[name].template.get("spec") or {}
     return NO_CPU if has_pod_level_resources(spec) else cpu_of(spec)
 
 
 def cpu_of_replica(ctx: ReconcileContext, size: StoredState | Next, name: str, index: int) -> CpuAsked | None:
-    """CPU of a replica; None where the template asks for none, so there is nothing to adjust."""
+    """Returns the CPU of a replica; None if the template requests none, so that there is nothing to adjust."""
     request, limit = _declared(ctx, name)
     if not request:
         return None

@@ -1,4 +1,4 @@
-"""What a decision about one job may look at, and what can come of it: data, and nothing else."""
+"""Inputs and outputs of a decision about one job: data, and nothing else."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +15,17 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
 
 Change = Literal["more", "less", "share"]
-"""What a change of CPU gives a pod: more than it has, less, or only leave to use what others of its job hold there."""
+"""Kinds of CPU change for a pod: `more` than it has, `less`, or `share`, which only allows it to use the CPU that its
+job's other pods hold on that node."""
 CHANGES: Final[tuple[Change, ...]] = get_args(Change)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long each phase may take, in seconds. `unschedulable_s`: after so long kube-scheduler is taken at its word;
-    longer than scheduling has patience (unfit.py), so that another plan follows. `hook_s`: after so long without a
-    reported step the program is taken for one that does not report any. `refused_s`: for so long the API server may
-    refuse a pod (a quota, a policy) before the size is given up."""
+    """Time limits of the phases, in seconds. `unschedulable_s`: time after which kube-scheduler's verdict is final; it
+    is longer than the scheduling loop waits (planning/core_job.py), so that another plan follows first. `hook_s`: time
+    without a reported step after which the program counts as one that reports none. `refused_s`: time for which the API
+    server may refuse a pod (a quota, a policy) before the size is given up."""
 
     prepare_s: float = 300.0
     unschedulable_s: float = 20.0
@@ -38,18 +39,18 @@ class Timeouts:
 
     @property
     def grace_s(self) -> int:
-        """The longest grace period, in seconds, of a pod whose room may be promised to others: it is gone within
-        `stop_s`. What Kubernetes gives a pod that says nothing is not shortened."""
+        """The longest grace period, in seconds, of a pod whose capacity may be reserved for other jobs: the pod is gone
+        within `stop_s`. Kubernetes' default for a pod without its own grace period is not shortened."""
         return max(GRACE_S, int(self.stop_s) - 10)
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """What the operator was started with. An empty gang scheduler means none; an empty domain, none in TF_CONFIG.
+    """The operator's start options. An empty gang scheduler means none; an empty domain means none in TF_CONFIG.
 
-    `wait_for_target`: the profile places jobs, so that those with our annotations (`all_jobs`: every job) get their
-    pods when they have a target. `shares_cpu`: replicas share what their job holds on a node. `image` holds launcher
-    and exporter; empty where it is not known. `resources` are what each of these two asks for.
+    `wait_for_target`: the profile places jobs, so jobs with the operator's annotations (`all_jobs`: every job) get
+    their pods when they have a target. `shares_cpu`: replicas may use all CPU that their job holds on a node. `image`
+    contains launcher and exporter; empty if it is unknown. `resources` are requested by each of these two.
     """
 
     gang_scheduler: str = ""
@@ -64,7 +65,7 @@ class ReconcileSettings:
 
 @dataclass(frozen=True, slots=True)
 class RefusedPod:
-    """A pod that the API server refuses to create: its words, and for how long, in seconds."""
+    """A pod that the API server refuses to create: its message, and for how long, in seconds."""
 
     why: str
     for_s: float
@@ -72,14 +73,14 @@ class RefusedPod:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that a decision may look at. Pods and services are those with the job's labels, whoever owns them; reports
-    are the exporters', by pod; `listened_s` is for how long they have been asked, in seconds. `budget_known` tells
-    that budgets can be read, so that None means that there is none. `refused` are changes of CPU that the API server
-    refused, by pod (uid) and what they were to give it, and until when they are not tried again. `forecast` gives
-    what the last plan expects of the job, which costs to compute; None: there is no plan that knows the job.
-    `refused_pods` are pods of the job that the API server refuses to create, by name. `admission` says, by generation,
-    what the API server answered when the creation of its pods was tried: its words, or nothing where it admits them.
-    `injection` is what the API server was found to admit of what is injected, after it refused a pod."""
+    """All inputs of a decision. Pods and services are those with the job's labels, whoever owns them. `reports` are the
+    exporters' reports, by pod; `listened_s` is for how long exporters have been asked, in seconds. `budget_known`:
+    budgets can be read, so that a `budget` of None means that there is none. `refused` has the changes of CPU that the
+    API server refused: by pod (uid) and kind of change, the time before which they are not tried again. `forecast`
+    returns the last plan's forecast for the job, which costs time to compute; None: no plan knows the job.
+    `refused_pods` are the job's pods that the API server refuses to create, by name. `admission` has, by generation,
+    the API server's answer to a trial of its pods: its message, or empty if it admits them. `injection` is what the API
+    server was found to admit of the injected containers, after it refused a pod."""
 
     job: TFJob
     now: datetime
@@ -100,8 +101,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTrial:
-    """How else a pod could be made, should the API server refuse it: what is injected has `resources` now, and `render`
-    makes the body with another injection, of which `tries` were made already. `pods` are the job's others."""
+    """Alternatives for a pod that the API server may refuse. The injected container has `resources` now; `render` makes
+    the body with another injection, and `tries` were made already. `pods` are the job's other pods."""
 
     resources: ContainerResources
     tries: int
@@ -111,8 +112,8 @@ class AdmissionTrial:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a pod, service or PodGroup. `render` makes its body when it is to be sent, and not before: those of a job
-    of a thousand replicas are large, and take their time. `trial` is of a pod into which something is injected."""
+    """Create a pod, service or PodGroup. `render` makes its body only when it is sent, as the bodies of a job of a
+    thousand replicas are large and slow to make. `trial` is set for a pod into which something is injected."""
 
     kind: str
     name: str
@@ -121,15 +122,15 @@ class Create:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object, as the API wants it."""
+        """The object in the API's form."""
         return self.render()
 
 
 @dataclass(frozen=True, slots=True)
 class TryPods:
-    """Ask the API server whether it would admit these pods, without creating them: each so often as `counts` says, in
-    the place of those that the job has. `generation` is the one that they are for. `quota`: whether a quota that is
-    used up counts for one pod; not where pods that are to go free it."""
+    """Ask the API server whether it would admit these pods, without creating them. Each pod is tried as often as
+    `counts` says, and would replace the job's present pods. `generation` is the one they are for. `quota`: whether an
+    exhausted quota counts for a single pod; it does not if pods that will be removed free it."""
 
     generation: int
     pods: tuple[Create, ...]
@@ -139,8 +140,8 @@ class TryPods:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod. `mark` leaves a note on it first, so that nobody takes its end for a failure. `grace_s`: the grace
-    period in seconds, in place of the pod's own; None: the pod's own."""
+    """Delete a pod. `mark` annotates it first, so that its end is not taken for a failure. `grace_s`: the grace period
+    in seconds that replaces the pod's own; None: the pod's own."""
 
     name: str
     uid: str
@@ -204,8 +205,8 @@ class SendCommand:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Change the CPU of a running pod's container that trains, in millicores; a limit of 0 is none. `change`: it gets
-    more than it has, gives up some, or may use more of what its job has."""
+    """Change the CPU of a running pod's training container, in millicores; a limit of 0 means none. `change`: the pod
+    gets more than it has, gives up some, or may use more of its job's CPU."""
 
     name: str
     uid: str
@@ -240,8 +241,8 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What to count once status and state are stored: a transition (created, successful, failed or restarted), or a
-    figure of starts, rescales and stops, of which `label` is the cause."""
+    """A metric to count once status and state are stored: a transition (created, successful, failed or restarted), or a
+    figure of starts, rescales and stops, with its cause as `label`."""
 
     what: str
     amount: float = 1.0
@@ -250,7 +251,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What to tell the user in `kubectl describe`."""
+    """An event for the user, shown by `kubectl describe`."""
 
     type: str
     reason: str
@@ -259,8 +260,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now. `status` is the new status, or None when it stays as it is; `again_at` is when time alone will
-    call for another look."""
+    """The result of a pass. `status` is the new status, or None if it is unchanged; `again_at` is when the next pass is
+    due even if nothing changes."""
 
     actions: tuple[Action, ...] = ()
     status: dict[str, Any] | None = None

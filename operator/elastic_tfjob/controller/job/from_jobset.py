@@ -1,8 +1,8 @@
-"""From a JobSet to the TFJob that runs it. Pure.
+"""Translates a JobSet to the TFJob that runs it. Pure.
 
-The runtime of a TrainJob has up to four replicated jobs, whose names say which replica type each is. Trainer v2 gives
-image, command and environment of a TrainJob to the one that trains (`node`) alone; the other replicas of a TFJob run
-the same program, so what their container leaves out is as in `node`.
+A TrainJob's runtime has up to four replicated jobs, named after their replica type. Trainer v2 sets image, command and
+environment of a TrainJob only in the one that trains (`node`). The other replicas of a TFJob run the same program, so
+fields that their container omits are copied from `node`.
 """
 
 import hashlib
@@ -32,30 +32,30 @@ from elastic_tfjob.controller.model.status import JobStatus, ReplicaCounts, form
 __all__ = ["DIGEST_ANNOTATION", "TYPES", "Unsupported", "refused_status", "status_of", "terminal", "tfjob_of"]
 
 TYPES: Final[Mapping[str, str]] = {"chief": "Chief", "evaluator": "Evaluator", "node": "Worker", "ps": "PS"}
-"""Names of replicated jobs, and the replica types of TFJobs that they are."""
+"""Replica types of TFJobs by the name of the replicated job."""
 DIGEST_ANNOTATION: Final = f"{PREFIX}jobset-spec"
-"""What tells whether the JobSet's spec is another than the one that the TFJob was written from."""
+"""A digest of the JobSet's spec from which the TFJob was written, to detect changes."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/"
 _SHARED: Final = ("image", "imagePullPolicy", "command", "args", "workingDir", "env", "envFrom", "volumeMounts")
-"""What a container of another replica type has from the one that trains, where it says nothing itself."""
+"""Fields that a container of another replica type copies from the training container if it omits them."""
 _BACKOFF: Final = 6
-"""As a Kubernetes Job has it where nothing is said."""
+"""Kubernetes' default for a Job."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "successPolicy": {"operator": "All"},
     "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
 }
-"""What JobSet's webhook writes where nothing was said."""
+"""The defaults that JobSet's webhook sets."""
 _REFUSED: Final = ("failurePolicy", "coordinator", "volumeClaimPolicies", "ttlSecondsAfterFinished")
 _REFUSED_OF_JOB: Final = ("activeDeadlineSeconds", "podFailurePolicy", "successPolicy", "backoffLimitPerIndex")
 
 
 class Unsupported(ValueError):
-    """What of a JobSet cannot be run as a TFJob, in words."""
+    """A JobSet has fields that cannot be run as a TFJob; the message lists them."""
 
 
 def tfjob_of(jobset: JobSet) -> dict[str, Any]:
-    """The TFJob of the same name, owned by the JobSet. Raises Unsupported with all that is wrong: nothing that somebody
-    wrote is passed over."""
+    """Returns the TFJob of the same name, owned by the JobSet. Raises Unsupported with all problems: no field that a
+    user wrote is ignored."""
     if jobset.too_large:
         raise Unsupported("; ".join(few(jobset.too_large)))
     parts = jobset.parts()
@@ -71,7 +71,7 @@ def tfjob_of(jobset: JobSet) -> dict[str, Any]:
         raise Unsupported(f"its spec makes no sense: {type(error).__name__}: {cut(str(error), MAX_WORD)}") from None
     asked = {name: text for name, text in parts["annotations"].items() if _users(name)}
     digest = hashlib.sha256(orjson.dumps([spec["tfReplicaSpecs"], asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
-    # A TrainJob that Kueue admits is suspended and resumed as a whole: its TFJob must not wait in the queue again.
+    # Kueue suspends and resumes a TrainJob as a whole, so its TFJob must not be queued again.
     labels = {name: text for name, text in parts["labels"].items() if not name.startswith(QUEUE_LABEL)}
     owner = {
         "apiVersion": JOBSET_VERSION,
@@ -169,16 +169,16 @@ def _container(pod: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# -- From the status of a TFJob to that of the JobSet which it runs ----------------------------------------------------
-# Trainer v2 shows it as the TrainJob's.
+# -- From the status of a TFJob to that of its JobSet ------------------------------------------------------------------
+# Trainer v2 copies it to the TrainJob.
 
 _ENDS: Final[Mapping[str, str]] = {"Succeeded": "Completed", "Failed": "Failed"}
-"""Conditions of a TFJob, and what JobSets call them."""
+"""A JobSet's names of a TFJob's conditions."""
 _MESSAGE: Final = 1024
 
 
 def terminal(status: Mapping[str, Any]) -> bool:
-    """Whether the JobSet has ended, so that nothing of it changes any more."""
+    """Whether the JobSet has ended, so that its status no longer changes."""
     return bool(status.get("terminalState"))
 
 
@@ -189,8 +189,8 @@ def status_of(
     now: datetime,
     size: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The JobSet's status, which was `before`. Each replicated job is one Job: it is ready when all of its pods run.
-    `size`: the replicas that the job runs with, where these are not those of its spec."""
+    """Returns the JobSet's new status; `before` is the present one. Each replicated job is one Job, which is ready when
+    all of its pods run. `size` has the replicas that the job runs with, if they differ from its spec's."""
     names = {replica_type: name for name, replica_type in TYPES.items()}
     suspended = status.is_true("Suspended")
     found = {
@@ -223,7 +223,7 @@ def status_of(
 
 
 def refused_status(before: Mapping[str, Any], why: str, now: datetime) -> dict[str, Any]:
-    """Of a JobSet that cannot be run: it has failed, and says why."""
+    """Returns the status of a JobSet that cannot be run: failed, with the reason."""
     conditions = _with(before, now, "Failed", "UnsupportedByTFJob", why)
     return {**before, "restarts": 0, "terminalState": "Failed", "conditions": conditions}
 
@@ -235,7 +235,7 @@ def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any] | Non
 def _with(
     status: Mapping[str, Any], now: datetime, type_: str, reason: str, message: str, *, true: bool = True
 ) -> Sequence[Mapping[str, Any]]:
-    """The conditions with this one; since when it holds stays as it is while it does."""
+    """Returns the conditions with this one; its transition time is kept while its status is the same."""
     before, holds = _condition(status, type_), "True" if true else "False"
     same = before is not None and before.get("status") == holds
     made = {

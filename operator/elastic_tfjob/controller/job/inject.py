@@ -1,9 +1,9 @@
-"""What the operator adds to a pod: the launcher, the exporter beside it, a pinned node, other CPU. Pure.
+"""Adds to a pod the launcher, the exporter, a pinned node, or different CPU. Pure.
 
-See docs/elastic.md for what they do. The user's image is not touched: the launcher, which needs only Python 3.9, is
-copied from the operator's image. The exporter does that as soon as it starts (a postStart hook, which kubelet waits for
-before it starts the next container): an init container of its own would take a second or two of each pod's start. Only
-a pod without the exporter has one.
+docs/elastic.md describes launcher and exporter. The user's image is not changed: the launcher, which needs only Python
+3.9, is copied from the operator's image. The exporter copies it when it starts, in a postStart hook, which the kubelet
+waits for before it starts the next container. An init container would add one to two seconds to each pod's start, so
+only a pod without the exporter has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,11 @@ _FOLDER: Final = "/elastic-tfjob"
 _COMMAND_FOLDER: Final = "/elastic-tfjob-command"
 _VOLUME: Final = "elastic-tfjob"
 _COMMAND_VOLUME: Final = "elastic-tfjob-command"
-# What Trainer v2 gives the program of a TrainJob so that it may tell of its progress.
+# Environment variables and volume that Trainer v2 gives a TrainJob's program for reporting its progress.
 _TRAINER_ENV: Final = "KUBEFLOW_TRAINER_SERVER_"
 _TRAINER_VOLUME: Final = "kubeflow-trainer-token"
-# On the host's network, from the port in TF_CONFIG to the exporter's: 2222 has the usual one.
+# On the host's network, the distance from the port in TF_CONFIG to the exporter's: with port 2222 the exporter has its
+# usual port.
 _STATUS_AWAY: Final = STATUS_PORT - PORT
 _SECOND_PORT_NAME: Final = "elastic-tfjob-2"
 _LAUNCHER: Final = ("python3", f"{_FOLDER}/launcher.pyz", "--")
@@ -59,24 +60,26 @@ _SECURITY: Final[Mapping[str, Any]] = {
     "runAsUser": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# What of a template says how much its pods take; and of a container, what `inject` reads beside that.
+# Fields of a template that determine its pods' resources, and fields of a container that determine its own or that
+# `inject` reads.
 _TAKES: Final = ("containers", "initContainers", "overhead", "resources", "nodeSelector", "os", "hostNetwork")
 _SIZED: Final = ("name", "resources", "command")
 _OS_LABEL: Final = "kubernetes.io/os"
 
 
 def has_launcher(elasticity: Elasticity, spec: TFJobSpec) -> bool:
-    """Whether all of a job's pods get the launcher and the exporter, so that it can be rescaled without stopping."""
+    """Whether all of a job's pods get the launcher and the exporter, so that it can be rescaled without a stop."""
     return elasticity.injected(spec) == "both" and not without_command(spec) and not on_windows(spec)
 
 
 def without_command(spec: TFJobSpec) -> list[str]:
-    """The replica types whose program the launcher cannot start: an image's entrypoint is not known to the operator."""
+    """Returns the replica types whose program the launcher cannot start: without a command, as the operator does not
+    know an image's entrypoint."""
     return [name for name, replica in spec.tf_replica_specs.items() if not trainer_of(replica.template).get("command")]
 
 
 def on_windows(spec: TFJobSpec) -> list[str]:
-    """The replica types whose pods run on Windows, where nothing can be injected."""
+    """Returns the replica types whose pods run on Windows, where nothing can be injected."""
     return [name for name, replica in spec.tf_replica_specs.items() if _windows(replica.template.get("spec") or {})]
 
 
@@ -86,13 +89,14 @@ def _windows(pod_spec: Mapping[str, Any]) -> bool:
 
 
 def injected(elasticity: Elasticity, spec: TFJobSpec, injection: Injection | None) -> str:
-    """What goes into all of a job's pods: launcher, sidecar, both or none; given what its namespace admits."""
+    """Returns what is injected into all of a job's pods, given what its namespace admits: `launcher`, `sidecar`, `both`
+    or `none`."""
     refused = injection is not None and bool(injection.refused)
     return "none" if refused or on_windows(spec) else elasticity.injected(spec)
 
 
 def needs_accelerator(spec: TFJobSpec) -> bool:
-    """Whether a replica holds a device that two programs cannot share."""
+    """Whether any replica holds a device that two programs cannot share."""
     return any(
         requests_of(replica.template.get("spec") or {}).accelerators for replica in spec.tf_replica_specs.values()
     )
@@ -105,7 +109,7 @@ def requests_with(
     *,
     adapted: bool = False,
 ) -> Resources:
-    """What a pod of a template takes once it is rendered; `what`, `resources` and `adapted` as for `inject`."""
+    """Returns the resources of a template's rendered pod; `what`, `resources` and `adapted` as for `inject`."""
     spec = {name: template_spec[name] for name in _TAKES if template_spec.get(name)}
     spec["containers"] = [
         {name: each[name] for name in _SIZED if name in each} for each in spec.get("containers") or ()
@@ -117,15 +121,15 @@ def requests_with(
 def resources_of(
     injection: Injection | None, configured: ContainerResources = DEFAULT_RESOURCES, queue: str = ""
 ) -> ContainerResources:
-    """What a container that is injected asks for, given the Kueue queue that admits the job, which holds what its
-    templates say and nothing more."""
+    """Returns the resources of an injected container. It requests 0 in a job that a Kueue `queue` admits, as Kueue
+    reserves what the templates request and nothing more."""
     if injection is not None and injection.resources:
         return injection.resources
     return {**configured, "requests": UNCOUNTED["requests"]} if queue else configured
 
 
 def is_adapted(injection: Injection | None) -> bool:
-    """Whether a container that is injected asks for what the namespace wants, and not for what is configured."""
+    """Whether an injected container has the resources that the namespace wants, instead of the configured ones."""
     return injection is not None and bool(injection.resources)
 
 
@@ -139,10 +143,10 @@ def inject(
     job: str = "",
     adapted: bool = False,
 ) -> None:
-    """Add to a rendered pod: `what` is launcher, sidecar, both or none; `resources` are of a container that is added;
-    `job` is the pod's job (namespace/name/uid). A pod without any resources (BestEffort) stays one: quotas count it by
-    that; but for what is `adapted` to the namespace, which makes something else of it. Nor does a container take
-    anything beside resources of the whole pod, which all must not exceed together."""
+    """Injects into a rendered pod. `what` is `launcher`, `sidecar`, `both` or `none`; `resources` are those of an added
+    container; `job` is the pod's job (namespace/name/uid). A pod without any resources (BestEffort) stays BestEffort,
+    as quotas count it by its class; only resources `adapted` to the namespace change that. An added container takes
+    nothing in a pod with pod-level resources, which limit all containers together."""
     if what == "none":
         return
     spec = pod["spec"]
@@ -173,7 +177,7 @@ def inject(
 
 
 def tell_checkpoint_dir(pod: dict[str, Any], checkpoint_dir: str | None, job: str) -> None:
-    """Have the program of a pod into which nothing is injected find where it saves, and for which job."""
+    """Sets the environment variables of checkpoint directory and job, in a pod into which nothing is injected."""
     trainer = trainer_of(pod)
     if checkpoint_dir is not None and trainer:
         told = {"name": _CHECKPOINT_DIR, "value": checkpoint_dir}, {"name": _JOB, "value": job}
@@ -181,13 +185,14 @@ def tell_checkpoint_dir(pod: dict[str, Any], checkpoint_dir: str | None, job: st
 
 
 def keep_last_words(pod: dict[str, Any]) -> None:
-    """Have the kubelet put a failed program's last words into its pod's status, unless the user says otherwise."""
+    """Makes the kubelet put a failed program's last log lines into its pod's status, unless the user sets this
+    policy."""
     trainer_of(pod).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
 def _keep_pod_level(spec: dict[str, Any]) -> None:
-    """Have the pod take what it takes without the containers that are added to it. The API server makes a limit of the
-    whole pod its request, too, unless a container names that resource, as ours do."""
+    """Keeps a pod's total resources unchanged by the added containers. The API server makes a pod-level limit the
+    request, too, unless a container names that resource, as the added ones do."""
     resources = spec["resources"]
     requests, limits = dict(resources.get("requests") or {}), resources.get("limits") or {}
     named = {
@@ -223,13 +228,13 @@ def _exporter(
 
 
 def _ports_of(spec: Mapping[str, Any]) -> set[object]:
-    """The ports that the containers of a pod declare."""
+    """Returns the ports that the containers of a pod declare."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return {port.get("containerPort") for each in containers for port in each.get("ports") or ()}
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod asks for no CPU and no memory, in any container or for all of them."""
+    """Whether a pod requests no CPU and no memory, in any container or at pod level."""
     asked = [spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     amounts = [
         found for each in asked for found in (each.get("resources") or {}).values() if isinstance(found, Mapping)
@@ -238,7 +243,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
-    """In pods of a TrainJob the exporter tells Trainer v2 of the progress, as Trainer asks the program to."""
+    """Makes the exporter report progress to Trainer v2, in pods of a TrainJob, as Trainer expects from the program."""
     told = [each for each in trainer.get("env") or () if str(each.get("name")).startswith(_TRAINER_ENV)]
     if told:
         mounts = [each for each in trainer.get("volumeMounts") or () if each.get("name") == _TRAINER_VOLUME]
@@ -253,7 +258,7 @@ def _add_launcher(spec: dict[str, Any], trainer: dict[str, Any]) -> None:
     trainer["env"].append({"name": "ELASTIC_TFJOB_COMMAND", "value": f"{_COMMAND_FOLDER}/command"})
     trainer["command"] = [*_LAUNCHER, *trainer["command"]]
     if on_host_network(spec):
-        # Kept free on the node from the start: the program beside the first needs it.
+        # Reserved on the node from the start, as the second program needs it.
         second = program_port(trainer_port(trainer), 1, host=True)
         trainer["ports"] = [*(trainer.get("ports") or ()), {"name": _SECOND_PORT_NAME, "containerPort": second}]
 
@@ -277,8 +282,8 @@ def _python(module: Sequence[str]) -> list[str]:
 
 
 def pin(pod: dict[str, Any], node: str) -> None:
-    """Have the pod bound to that node and no other. The user's own required affinity must still match: it is narrowed,
-    so that a node which no longer fits leaves the pod pending and says why."""
+    """Pins the pod to a node. The user's own required affinity is narrowed and must still match, so a pod whose node no
+    longer fits stays pending, and kube-scheduler reports why."""
     affinity = pod["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms") or [{}]
@@ -289,24 +294,24 @@ def pin(pod: dict[str, Any], node: str) -> None:
 
 
 def tolerate_loan(pod: dict[str, Any]) -> None:
-    """Let the pod be bound to a node that another pool has lent."""
+    """Allows the pod on a node that another pool has lent."""
     toleration = {"key": LOANED_TAINT, "operator": "Exists", "effect": "NoSchedule"}
     pod["spec"]["tolerations"] = [*(pod["spec"].get("tolerations") or ()), toleration]
 
 
 def set_cpu(pod: dict[str, Any], request: int, limit: int) -> None:
-    """Give the container that trains so many millicores; a limit of 0 is none."""
+    """Sets the CPU of the container that trains, in millicores; a limit of 0 means none."""
     trainer_of(pod)["resources"] = with_cpu(trainer_of(pod).get("resources") or {}, request, limit)
 
 
 def with_cpu(resources: Mapping[str, Any], request: int, limit: int) -> dict[str, Any]:
-    """A container's resources with other CPU."""
+    """Returns a container's resources with this CPU, in millicores."""
     requests = {**(resources.get("requests") or {}), "cpu": f"{request}m"}
     limits = {**(resources.get("limits") or {}), **({"cpu": f"{limit}m"} if limit else {})}
     return {**resources, "requests": requests, **({"limits": limits} if limits else {})}
 
 
 def trainer_of(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """The container that trains, of a pod or a template; empty where there is none."""
+    """Returns the container that trains, of a pod or a template; empty if there is none."""
     containers: list[dict[str, Any]] = (pod.get("spec") or {}).get("containers") or []
     return next((container for container in containers if container.get("name") == CONTAINER), {})

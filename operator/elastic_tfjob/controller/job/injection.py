@@ -1,8 +1,9 @@
-"""Whether a job's pods get what the operator adds: as its namespace admits it, the same for all of its pods. Pure.
+"""Decides whether launcher and exporter are injected into a job's pods: as its namespace admits them, and the same for
+all of its pods. Pure.
 
-The API server refuses a pod (kube/trials.py asks it what it would admit). What it admits is stored in the job's state
-before any pod is made by it, so that another operator goes on with the same. A pod of the other kind, from before, is
-recreated: a job of which some pods can be told to prepare and others cannot would wait for those.
+The API server may refuse a pod with them; kube/trials.py then asks it what it would admit. The answer is stored in the
+job's state before any pod is made accordingly, so that another operator continues with the same. Pods of the other kind
+are recreated: a job in which only some pods can get a `prepare` command would wait for the other pods.
 """
 
 from dataclasses import replace
@@ -15,16 +16,16 @@ from elastic_tfjob.controller.model.status import format_time, moment_of
 
 __all__ = ["injection_settled", "injection_when_started", "why_not"]
 
-# A job that has no pod at all tries again so late: a quota may have changed.
+# Seconds after which a job without any pod tries injection again: a quota may have changed.
 _AGAIN_S: Final = 300.0
-# Of the API server's sentence, in an event that has room for 1,024 characters.
+# Characters of the API server's message in an event, which has space for 1,024.
 _SENTENCE: Final = 500
 
 
 def injection_settled(ctx: ReconcileContext) -> bool:
-    """Take over what the API server was found to admit; whether that is new, and has to be stored before anything is
-    made by it. While a size is prepared or switched to, the job keeps what it has: what is refused then is a reason to
-    roll back."""
+    """Adopts what the API server was found to admit. Returns whether that is new, and has to be stored before any pod
+    is made accordingly. While a size is prepared or switched to, the job keeps its present injection: a refusal is then
+    a reason to roll back."""
     state = ctx.state
     if state is None or not _is_settled(state):
         return False
@@ -47,12 +48,13 @@ def injection_settled(ctx: ReconcileContext) -> bool:
 
 
 def injection_when_started(injection: Injection | None) -> Injection | None:
-    """What a job begins with when all of its pods are made anew: injection is tried again."""
+    """Returns the injection of a job whose pods are all recreated: a refused one is tried again, adapted resources are
+    kept."""
     return None if injection is None or injection.refused else replace(injection, tries=0)
 
 
 def why_not(injection: Injection) -> str:
-    """Why pods run without what the operator adds, and what would change that; empty where they run with it."""
+    """Returns why pods run without launcher and exporter, and what would change that; empty if they have them."""
     if not injection.refused:
         return ""
     return (
@@ -78,7 +80,7 @@ def _may_try_again(ctx: ReconcileContext, injection: Injection) -> bool:
 
 
 def _all_without(ctx: ReconcileContext, state: StoredState) -> StoredState:
-    """The state, on its way to pods without what is injected where there are others."""
+    """Returns the state in which all pods are recreated without injected containers, if some have them."""
     return _all_recreated(ctx, state, "some of its pods are refused with launcher and exporter: all run without")
 
 

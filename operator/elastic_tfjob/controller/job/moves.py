@@ -1,8 +1,8 @@
-"""Replicas that go to other nodes while the job trains: which ones, and the pods that the job then has. Pure.
+"""Moves replicas to other nodes while the job trains: which ones, and the job's pods afterwards. Pure.
 
-A move is a rescale to the same replicas. The task that moves gets a pod with another index on the new node, prepared
-beside the running generation as an added replica is; the pod that it had goes after the switch, as one that is taken
-away does. So a move pauses the job for as long as a rescale does, and loses no step.
+A move is a rescale to the same replicas. The task that moves gets a pod with a new index on the new node, which is
+prepared beside the running generation like an added replica. Its old pod is deleted after the switch, like a removed
+one. A move therefore pauses the job for as long as a rescale does, and loses no step.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica that is to leave a node: its type, its task, the index of the pod that it has, and both nodes."""
+    """A replica that has to leave a node: its type, its task, the index of its present pod, and both nodes."""
 
     name: str
     task: int
@@ -35,13 +35,13 @@ class Move:
 
     @property
     def role(self) -> Role:
-        """The pod that it has."""
+        """The replica's present pod."""
         return self.name, self.index
 
 
 def moves(state: StoredState, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move, ...]:
-    """The replicas whose pod runs on another node than the target has for them. A pod that is not bound, or ends, gets
-    the node when it is made anew."""
+    """Returns the replicas whose pod runs on a node other than its target's. A pod that is not bound, or is ending,
+    gets the node when it is recreated."""
     found = []
     for name, nodes in target.nodes.items():
         for task, (index, node) in enumerate(zip(state.pods(name), nodes, strict=False)):
@@ -56,9 +56,9 @@ def moves(state: StoredState, target: Target, pods: Mapping[Role, Pod]) -> tuple
 def coming_indexes(
     job: str, state: StoredState, replicas: Counts, moving: Collection[Move]
 ) -> dict[str, tuple[int, ...]] | None:
-    """The pods of a size of this job that is prepared beside the running one: each added or moving task has the lowest
-    index that no pod has now. None where their numbers are beyond what an annotation may say, or a name would be too
-    long."""
+    """Returns the pod indexes, by type, of a size that is prepared beside the running one: each added or moving task
+    gets the lowest index that no pod has now. None if an index is beyond what an annotation may have, or a name would
+    be too long."""
     tasks = {(each.name, each.task) for each in moving}
     indexes: dict[str, tuple[int, ...]] = {}
     for name, count in replicas.items():
@@ -77,7 +77,7 @@ def coming_indexes(
 
 
 def replicas_moved(before: StoredState, coming: Next) -> int:
-    """How many replicas have another pod, or in their pod's place one on another node, in the coming size."""
+    """Returns how many replicas have a new pod in the coming size, or a pod of the same index on a different node."""
     moved = 0
     for name in coming.replicas:
         pods = zip(before.pods(name), coming.pods(name), strict=False)
@@ -97,7 +97,7 @@ def switched_with_moves(before: StoredState, after: StoredState) -> bool:
 
 
 def described(moving: Collection[Move]) -> str:
-    """`worker-1 from node-a to node-b`, of the first few."""
+    """Returns `worker-1 from node-a to node-b`, for the first _NAMED moves."""
     told = [f"{each.name.lower()}-{each.index} from {each.before} to {each.after}" for each in moving][:_NAMED]
     more = f" and {len(moving) - _NAMED} more" if len(moving) > _NAMED else ""
     return ", ".join(told) + more
@@ -105,12 +105,12 @@ def described(moving: Collection[Move]) -> str:
 
 # -- A rescale in words, for events and conditions ---------------------------------------------------------------------
 
-# Characters of a program's last words in an event, which has room for 1,024.
+# Characters of a program's last output in an event, which has space for 1,024.
 _LAST_WORDS: Final = 700
 
 
 def describe_change(before: Counts, after: Counts, moving: Sequence[Move] = ()) -> str:
-    """A change of size or nodes, in words."""
+    """Returns a change of size or nodes in words."""
     if before == after:
         return f"Moves {described(moving)}" if moving else "Moved to other nodes"
     also = f", and moves {described(moving)}" if moving else ""
@@ -118,25 +118,26 @@ def describe_change(before: Counts, after: Counts, moving: Sequence[Move] = ()) 
 
 
 def describe_stay(before: Counts, wanted: Counts, why: str) -> str:
-    """That a job keeps its size, which other one (or which other nodes) it does not get, and why."""
+    """Returns the message that a job keeps its size, which size (or nodes) it does not get, and why."""
     instead = words(wanted) if wanted != before else "other nodes"
     return f"Stays at {words(before)} instead of {instead}: {why}"
 
 
 def describe_role(role: Role) -> str:
-    """`worker-0`."""
+    """Returns a replica's name, as in `worker-0`."""
     return f"{role[0].lower()}-{role[1]}"
 
 
 def on_one_line(text: str) -> str:
-    """Somebody's words on one line. Where they are long, their end: what a program says last is what it ended with."""
+    """Returns foreign text on one line. If it is long, its end is kept, as a program's last output says why it
+    ended."""
     line = " | ".join(filter(None, (" ".join(each.split()) for each in text.splitlines())))
     line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= _LAST_WORDS else f"... {line[-_LAST_WORDS:]}"
 
 
 def describe_cpu(cpu: Cpu) -> str:
-    """`Worker 300m + 500m, PS 100m`."""
+    """Returns CPU in words, as in `Worker 300m + 500m, PS 100m`."""
 
     def values(millicores: tuple[int, ...]) -> Iterator[str]:
         if len(set(millicores)) == 1:

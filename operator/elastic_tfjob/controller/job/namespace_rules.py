@@ -1,9 +1,9 @@
-"""What a namespace wants of the containers that the operator adds, read from the API server's refusal. Pure.
+"""Reads a namespace's rules for the operator's containers from the API server's refusal. Pure.
 
-A refusal of LimitRanger or ResourceQuota names the resource and the amount. Reading it needs no right that the operator
-does not have, and follows the rules as the API server applies them: several LimitRanges, defaults, scopes. What is read
-is only a proposal: the API server is asked again. Where its words are others one day, nothing is proposed, and pods are
-made without what the operator adds.
+A refusal by LimitRanger or ResourceQuota names the resource and the amount. Reading it needs no additional permission,
+and follows the rules as the API server applies them: several LimitRanges, defaults, scopes. The result is only a
+proposal: the API server is asked again. If its messages change in a later version, nothing is proposed, and pods run
+without the operator's containers.
 """
 
 import re
@@ -17,10 +17,11 @@ from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = ["Freed", "fitted", "room_if_left"]
 
-# Where the namespace wants a limit and none is configured; and where it bounds limits by requests.
+# Limits for a namespace that requires them when none are configured, and limits for one that bounds the ratio of limit
+# to request.
 _LIMITS: Final = {"cpu": "500m", "memory": "96Mi", "ephemeral-storage": "64Mi"}
 _BY_RATIO: Final = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
-# To be rescaled without a pause is not worth more to a job than that, in each of its pods.
+# The most that the injected container may take in each pod: rescaling without a pause is not worth more to a job.
 _MOST: Final = {"cpu": quantity("500m"), "memory": quantity("512Mi"), "ephemeral-storage": quantity("1Gi")}
 
 _NAME: Final = "(cpu|memory|ephemeral-storage)"
@@ -35,12 +36,12 @@ _OF_QUOTA: Final = re.compile(rf"(?:(requests|limits)\.)?{_NAME}")
 
 Amounts = dict[str, dict[str, Decimal]]
 Freed = Mapping[tuple[str, str], Decimal]
-"""Amounts by `requests` or `limits` and the resource."""
+"""Amounts by kind (`requests` or `limits`) and resource."""
 
 
 def fitted(resources: ContainerResources, refusal: str) -> ContainerResources | None:
-    """Resources for the operator's container that meet what a refusal asks for; None where it asks for nothing that
-    these could give, or for more than that is worth."""
+    """Returns resources for the operator's container that meet a refusal; None if no resources would, or they would
+    exceed _MOST."""
     found: Amounts = {
         kind: {name: quantity(text) for name, text in (resources.get(kind) or {}).items()}
         for kind in ("requests", "limits")
@@ -57,7 +58,7 @@ def fitted(resources: ContainerResources, refusal: str) -> ContainerResources | 
 
 
 def room_if_left(refusal: str, freed: Freed) -> bool:
-    """Whether a pod that a quota refuses would fit if the job's other pods gave up what is `freed`."""
+    """Whether a pod that a quota refuses would fit if the job's other pods gave up the amounts in `freed`."""
     found = _USE.search(refusal)
     if found is None or not freed:
         return False
@@ -78,7 +79,7 @@ def _counted(name: str) -> tuple[str, str]:
 
 
 def _add_missing(found: Amounts, refusal: str) -> None:
-    """A quota counts a resource that the container does not name."""
+    """Adds resources that a quota counts and the container does not name."""
     for said in _MISSING.findall(refusal):
         for kind, name in _OF_QUOTA.findall(said):
             amounts = found["limits" if kind == "limits" else "requests"]
@@ -101,15 +102,15 @@ def _meet_ratio(found: Amounts, refusal: str) -> None:
 
 
 def _lower(found: Amounts, refusal: str) -> None:
-    """To the most of a container; of a pod, whose other containers may take all of it, to nothing."""
+    """Lowers amounts to a container's maximum; for a pod's maximum to 0, as its other containers may take all of it."""
     for name, of, most in _GREATEST.findall(refusal):
         limit = Decimal(0) if of == "Pod" else quantity(most)
         found["limits"][name] = min(found["limits"].get(name, quantity(_LIMITS[name])), limit)
 
 
 def _leave_out(found: Amounts, refusal: str) -> None:
-    """What is left of a quota does not hold the container: it takes nothing of it, and nothing that a LimitRange would
-    fill in. A limit of 0 is none."""
+    """Sets amounts that exceed the rest of a quota to 0: the container takes nothing of it, and gets no default of a
+    LimitRange. A limit of 0 means none."""
     for said in _EXCEEDED.findall(refusal):
         for kind, name in _OF_QUOTA.findall(said):
             amounts = found["limits" if kind == "limits" else "requests"]

@@ -1,4 +1,4 @@
-"""PodGroups for gang schedulers: Volcano, and scheduler-plugins (coscheduling). Pure.
+"""PodGroups for the gang schedulers Volcano and scheduler-plugins (coscheduling), and PodDisruptionBudgets. Pure.
 
 Source: tfjob v1, section "gang scheduling" (common/job.go, podgroup_control.go of the training-operator).
 """
@@ -39,22 +39,23 @@ _PLUGINS_VERSION: Final = "scheduling.x-k8s.io/v1alpha1"
 
 
 def is_volcano(scheduler: str) -> bool:
-    """Any other name is a scheduler built with scheduler-plugins."""
+    """Whether the gang scheduler is Volcano; any other name is a scheduler built with scheduler-plugins."""
     return scheduler.lower() == VOLCANO
 
 
 def group_version(scheduler: str) -> str:
-    """API group and version of the PodGroup that this gang scheduler reads."""
+    """Returns API group and version of the PodGroup that this gang scheduler reads."""
     return _VOLCANO_VERSION if is_volcano(scheduler) else _PLUGINS_VERSION
 
 
 def must_wait(scheduler: str, group: PodGroup | None) -> bool:
-    """Volcano admits a gang before its pods exist; scheduler-plugins gathers pods that do."""
+    """Whether the job's pods have to wait for the PodGroup. Volcano admits a gang before its pods exist;
+    scheduler-plugins gathers existing pods."""
     return is_volcano(scheduler) and (group is None or group.phase in ("", "Pending"))
 
 
 def decorate(pod: dict[str, Any], job: str, replica_type: str, scheduler: str) -> None:
-    """Mark a rendered pod as a member of its gang. A scheduler that the user named stays."""
+    """Marks a rendered pod as a member of its gang. A scheduler that the user named is kept."""
     pod["spec"].setdefault("schedulerName", VOLCANO if is_volcano(scheduler) else scheduler)
     if is_volcano(scheduler):
         annotations = pod["metadata"].setdefault("annotations", {})
@@ -65,7 +66,7 @@ def decorate(pod: dict[str, Any], job: str, replica_type: str, scheduler: str) -
 
 
 def has_other_scheduler(spec: TFJobSpec, scheduler: str) -> bool:
-    """True when a template names a scheduler that is not the gang's."""
+    """Whether a template names a scheduler other than the gang's."""
     own = VOLCANO if is_volcano(scheduler) else scheduler
     named = ((replica.template.get("spec") or {}).get("schedulerName") for replica in spec.tf_replica_specs.values())
     return any(name and name != own for name in named)
@@ -74,7 +75,7 @@ def has_other_scheduler(spec: TFJobSpec, scheduler: str) -> bool:
 def render_pod_group(
     job: TFJob, spec: TFJobSpec, scheduler: str, priorities: Mapping[str, int], existing: PodGroup | None
 ) -> dict[str, Any]:
-    """The PodGroup that the job should have. `priorities` are the values of PriorityClasses by name."""
+    """Returns the PodGroup that the job should have. `priorities` are the values of PriorityClasses by name."""
     policy = spec.run_policy.scheduling_policy or SchedulingPolicy.model_validate({})
     members = policy.min_available if policy.min_available is not None else spec.total_replicas
     resources = policy.min_resources
@@ -82,7 +83,7 @@ def render_pod_group(
         resources = _min_resources(spec, members, priorities)
     wanted: dict[str, Any] = {"minMember": members, "minResources": resources}
     if is_volcano(scheduler):
-        # A queue that someone moved the group to wins over the job's.
+        # A queue that the group was moved to takes precedence over the job's.
         wanted["queue"] = (existing.spec().get("queue") if existing else None) or policy.queue or "default"
         if policy.priority_class:
             wanted["priorityClassName"] = policy.priority_class
@@ -102,7 +103,8 @@ def render_pod_group(
 
 
 def shrunk(spec: TFJobSpec) -> TFJobSpec:
-    """The spec of a job that runs with another size than its declared one, whose gang is then no larger than that."""
+    """Returns the spec of a job whose present size differs from the declared one, with a gang no larger than that
+    size."""
     policy = spec.run_policy.scheduling_policy
     if policy is None or policy.min_available is None or policy.min_available <= spec.total_replicas:
         return spec
@@ -111,7 +113,8 @@ def shrunk(spec: TFJobSpec) -> TFJobSpec:
 
 
 def _min_resources(spec: TFJobSpec, members: int, priorities: Mapping[str, int]) -> dict[str, int | str]:
-    """Requests (limits where a container has no requests) of the first `members` pods, highest priority first."""
+    """Returns the requests (limits for a container without requests) of the first `members` pods, highest priority
+    first."""
 
     def priority(name: str) -> int:
         pod = spec.tf_replica_specs[name].template.get("spec") or {}
@@ -136,23 +139,24 @@ def _format(amount: Decimal) -> str:
 
 
 def gang_may_start(ctx: ReconcileContext) -> bool:
-    """Keep the job's PodGroup, if a gang scheduler is used; whether the job's pods may be created."""
+    """Creates or updates the job's PodGroup, if a gang scheduler is used. Returns whether the job's pods may be
+    created."""
     scheduler = ctx.settings.gang_scheduler
     if not scheduler:
         return True
     spec = ctx.spec
     if ctx.state is not None:
         if ctx.state.phase == "Waiting":
-            _delete(ctx)  # that of a job which was stopped: Volcano would keep room for it
-            return True  # it has no gang
+            _delete(ctx)  # of a stopped job: Volcano would keep capacity for it
+            return True  # a waiting job has no gang
         spec = shrunk(ctx.sizes.spec(ctx.state.replicas))
     wanted = render_pod_group(ctx.job, spec, scheduler, ctx.priorities, ctx.pod_group)
     if ctx.pod_group is None:
         ctx.actions.append(Create("PodGroup", ctx.job.name, lambda: wanted))
     elif ctx.pod_group.owner == ctx.job.uid and not _within(wanted["spec"], ctx.pod_group.spec()):
         ctx.actions.append(UpdatePodGroup(ctx.pod_group.name, wanted["spec"]))
-    # A job whose pods are made anew loses them while Volcano says Pending, and makes none before they are gone: if it
-    # waited, Volcano might wait for their room.
+    # While a job's pods are recreated, Volcano reports Pending, and new pods are created only when the old ones are
+    # gone. If the job waited here, Volcano might wait for the old pods' capacity.
     recreating = ctx.state is not None and ctx.state.phase == "Recreating"
     if must_wait(scheduler, ctx.pod_group) and not recreating:
         ctx.status.last_reconcile_time = ctx.status.last_reconcile_time or ctx.now_text
@@ -161,13 +165,13 @@ def gang_may_start(ctx: ReconcileContext) -> bool:
 
 
 def delete_pod_group(ctx: ReconcileContext) -> None:
-    """Of a job that ended or is suspended."""
+    """Deletes the PodGroup of a job that ended or is suspended."""
     if ctx.settings.gang_scheduler and _delete(ctx):
         ctx.events.append(Event("Normal", "JobTerminated", "Job has been terminated. Deleting PodGroup"))
 
 
 def _delete(ctx: ReconcileContext) -> bool:
-    """Delete the job's PodGroup; False where it has none of its own."""
+    """Deletes the job's PodGroup; returns False if the job owns none."""
     group = ctx.pod_group
     if group is None or group.owner != ctx.job.uid:
         return False
@@ -176,25 +180,27 @@ def _delete(ctx: ReconcileContext) -> bool:
 
 
 def _within(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
-    """True when all that is wanted is there; the gang scheduler may have added defaults."""
+    """Whether `existing` has all wanted values; the gang scheduler may have added defaults."""
     return all(existing.get(name) == value for name, value in wanted.items())
 
 
 # -- The PodDisruptionBudget of a job that can be moved: a drain waits until its pods have left the node ---------------
 # `kubectl drain` cordons a node and then evicts its pods. The plan moves the replicas of a movable job away from a
-# cordoned node; until that is done, an eviction would end a pod that trains. The budget admits none, of pods that are
-# ready. It has a number and no percentage: for that Kubernetes would ask the TFJob for a scale, which it has not.
+# cordoned node; until that is done, an eviction would end a pod that trains. The budget therefore admits no eviction of
+# ready pods. It has a number instead of a percentage, because for a percentage Kubernetes would ask the TFJob for its
+# scale subresource, which it does not have.
 
 BUDGET: Final = "PodDisruptionBudget"
 
 
 def budget_name(job: str) -> str:
-    """The name of a job's budget."""
+    """Returns the name of a job's budget."""
     return f"{job}-moves"
 
 
 def render_budget(job: TFJob) -> dict[str, Any]:
-    """A budget that more pods would have to keep than a job can have; a pod that is not ready may be evicted."""
+    """Renders a budget whose minimum exceeds any job's number of pods, so no ready pod may be evicted; a pod that is
+    not ready may."""
     labels = {OPERATOR_NAME_LABEL: CONTROLLER_NAME, JOB_NAME_LABEL: job.name}
     return {
         "apiVersion": "policy/v1",
@@ -214,7 +220,8 @@ def render_budget(job: TFJob) -> dict[str, Any]:
 
 
 def keep_budget(ctx: ReconcileContext) -> None:
-    """A PodDisruptionBudget for a job that runs, and that the profile moves away from a node that is drained."""
+    """Creates or deletes the job's PodDisruptionBudget: a running job has one if the profile moves it away from a node
+    that is drained."""
     if not ctx.budget_known:
         return
     runs = not (ctx.status.finished or ctx.spec.run_policy.suspend)

@@ -1,6 +1,6 @@
-"""What the operator creates for a replica: its pod with TF_CONFIG, and its headless service. Pure.
+"""Renders what the operator creates for a replica: its pod with TF_CONFIG, and its headless service. Pure.
 
-TF_CONFIG is upstream's byte for byte (tfjob v1, tensorflow.go): programs that compare or hash it see no change.
+TF_CONFIG equals upstream's byte for byte (tfjob v1, tensorflow.go), so programs that compare or hash it see no change.
 """
 
 import copy
@@ -62,18 +62,18 @@ Pods = Mapping[str, Sequence[int]]
 _AS_COUNTED: Final[Indexes] = {}
 _UNPRIVILEGED: Final = 1024
 _PORTS: Final = 65535
-# On the host's network, from the port in TF_CONFIG: to that of the program beside the first.
+# On the host's network, the distance from the port in TF_CONFIG to the port of the second program.
 _SECOND_PROGRAM: Final = 10_000
 _OWN_ANNOTATIONS: Final = frozenset(PREFIX + name for name in OPERATOR_ANNOTATIONS)
 
 
 def general_name(job: str, replica_type: str, index: int) -> str:
-    """The name of a replica's pod and of its service."""
+    """Returns the name of a replica's pod and service."""
     return f"{job}-{replica_type.lower()}-{index}"
 
 
 def owner_reference(job: TFJob) -> dict[str, Any]:
-    """The reference by which a job's objects are deleted with it."""
+    """Returns the owner reference by which a job's objects are deleted with it."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -85,7 +85,7 @@ def owner_reference(job: TFJob) -> dict[str, Any]:
 
 
 def replica_labels(job: str, replica_type: str, index: int) -> dict[str, str]:
-    """The labels that say whose a pod or service is; a service also selects by them."""
+    """Returns the labels that identify a pod's or service's job and replica; the service also selects by them."""
     return {
         OPERATOR_NAME_LABEL: CONTROLLER_NAME,
         JOB_NAME_LABEL: job,
@@ -95,7 +95,7 @@ def replica_labels(job: str, replica_type: str, index: int) -> dict[str, str]:
 
 
 def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
-    """The spec with other numbers of replicas; a type that is not in `counts` has none."""
+    """Returns the spec with these replica counts; a type that is not in `counts` has none."""
     replicas = {
         name: replica.model_copy(update={"replicas": counts.get(name, 0)})
         for name, replica in spec.tf_replica_specs.items()
@@ -104,8 +104,8 @@ def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
 
 
 def has_one_replica(declared: TFJobSpec, elasticity: Elasticity) -> bool:
-    """Whether a job trains locally, and so gets no TF_CONFIG: it has one replica, and never has more. What size it has
-    at this moment makes no difference: a program that was written for several reads TF_CONFIG."""
+    """Whether a job trains locally, and so gets no TF_CONFIG: it has one replica, and can never have more. Its present
+    size does not matter, as a program that was written for several replicas reads TF_CONFIG."""
     known = {name: replica for name, replica in declared.tf_replica_specs.items() if name in REPLICA_TYPES}
     if sum(replica.count for replica in known.values()) != 1:
         return False
@@ -122,11 +122,11 @@ def render_pod(
     configs: "TFConfigs | None" = None,
     local: bool | None = None,
 ) -> dict[str, Any]:
-    """The pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG, and without
-    annotations that the operator alone writes: a template must not give its pods commands.
+    """Renders the pod of one replica: the user's template with labels, owner, restart policy, port and TF_CONFIG, and
+    without annotations that only the operator writes, so that a template cannot give its pods commands.
 
-    `configs` are those of the size that `spec` has, where they were made already. A `local` job gets no TF_CONFIG;
-    None: `spec` is the declared one, and says it.
+    `configs` are those of the size of `spec`, if they exist already. A `local` job gets no TF_CONFIG; None: `spec` is
+    the declared one, and decides this.
     """
     replica = spec.tf_replica_specs[replica_type]
     template = copy.deepcopy(replica.template)
@@ -135,7 +135,8 @@ def render_pod(
     if _is_master(spec, replica_type, index):
         labels[JOB_ROLE_LABEL] = "master"
     pod_spec: dict[str, Any] = template.get("spec") or {}
-    # ExitCode is a policy of ours: the kubelet must leave the container stopped for us to judge.
+    # ExitCode is the operator's policy, not the kubelet's: the kubelet must leave the container stopped, so that the
+    # operator can judge its exit code.
     pod_spec["restartPolicy"] = "Never" if replica.restart == "ExitCode" else replica.restart
     _default_port(pod_spec)
     if not (has_one_replica(spec, Elasticity()) if local is None else local):
@@ -154,7 +155,7 @@ def render_pod(
 
 
 def render_service(job: TFJob, spec: TFJobSpec, replica_type: str, index: int) -> dict[str, Any]:
-    """The headless service of one replica, with all ports of the container that trains."""
+    """Renders the headless service of one replica, with all ports of the container that trains."""
     labels = replica_labels(job.name, replica_type, index)
     return {
         "apiVersion": "v1",
@@ -174,18 +175,18 @@ def render_service(job: TFJob, spec: TFJobSpec, replica_type: str, index: int) -
 
 
 def tf_config(job: TFJob, spec: TFJobSpec, replica_type: str, index: int, *, domain: str = "", slot: int = 0) -> str:
-    """TF_CONFIG of one replica. For more than one, `Sizes` makes what they share once."""
+    """Returns TF_CONFIG of one replica. For several replicas use `TFConfigs`, which renders their common part once."""
     head, tail = TFConfigs(job, spec, domain=domain, slot=slot).parts(replica_type, index)
     return head + tail
 
 
 class TFConfigs:
-    """TF_CONFIG of all replicas of one size: dense, or sparse for a job with dynamic workers (where a PS knows itself
-    alone and a worker knows itself and all PS; other types know nobody, as upstream has it).
+    """TF_CONFIG of all replicas of one size: dense, or sparse for a job with dynamic workers. In a sparse one a PS is
+    listed alone, a worker with all PS, and other types with no replica, as upstream has it.
 
-    `domain` is the cluster domain to append to host names; empty for none. `slot` says which of its two ports each
-    program has (program_port): those of two generations run side by side in a pod. `indexes` are of the pods that
-    carry the tasks 0 to n-1.
+    `domain` is the cluster domain to append to host names; empty for none. `slot` selects one of each program's two
+    ports (program_port), as programs of two generations run side by side in a pod. `indexes` are those of the pods with
+    the tasks 0 to n-1.
     """
 
     def __init__(
@@ -202,13 +203,13 @@ class TFConfigs:
             for port in (program_port(_port(replica), slot, host=on_host_network(replica.template.get("spec") or {})),)
         }
         self._sparse = spec.enable_dynamic_worker
-        # What the replicas share is made once: a thousand workers have a thousand names in each of their texts.
+        # The common part is rendered once: for a thousand workers each text has a thousand names.
         shared = self._cluster.get("ps") if self._sparse else self._cluster
         self._shared = orjson.dumps(shared).decode()
         self._head = f'{{"cluster":{self._shared},"task":'
 
     def parts(self, replica_type: str, index: int) -> tuple[str, str]:
-        """The text of the pod with this index in two: what all replicas begin with, and the rest."""
+        """Returns the text for the pod with this index in two parts: the part common to all replicas, and the rest."""
         kind = replica_type.lower()
         index = self._tasks[replica_type][index] if replica_type in self._tasks else index
         task = orjson.dumps({"type": kind, "index": index}).decode()
@@ -218,14 +219,13 @@ class TFConfigs:
         if kind == "ps":
             ps = orjson.dumps([self._cluster["ps"][index]]).decode()
         elif kind == "worker":
-            # Go writes a nil slice as null, and so is `shared` where there are no parameter servers.
+            # Go writes a nil slice as null, so `shared` is null without parameter servers.
             worker, ps = orjson.dumps({str(index): self._cluster["worker"][index]}).decode(), self._shared
         return '{"cluster":{"worker":', f'{worker},"ps":{ps}}},"task":{task}}}'
 
 
 class PodsBySize:
-    """What the replicas of one job have in common at each of its sizes, made once for each. `local`: it has one
-    replica, and never has more."""
+    """Caches the common data of one job's replicas, by size. `local`: the job has one replica, and never has more."""
 
     def __init__(self, job: TFJob, declared: TFJobSpec, domain: str, *, local: bool = False) -> None:
         self._job = job
@@ -236,18 +236,18 @@ class PodsBySize:
         self._configs: dict[tuple[object, ...], TFConfigs] = {}
 
     def spec(self, counts: Mapping[str, int]) -> TFJobSpec:
-        """The spec with so many replicas."""
+        """Returns the spec with these replica counts."""
         key = tuple(sorted(counts.items()))
         if key not in self._specs:
             self._specs[key] = sized(self._declared, counts)
         return self._specs[key]
 
     def is_local(self, counts: Mapping[str, int]) -> bool:
-        """Whether a size gets no TF_CONFIG. One that still has the several replicas of before an edit gets it."""
+        """Whether a size gets no TF_CONFIG. A size that still has several replicas from before an edit gets one."""
         return self._local and sum(counts.values()) == 1
 
     def tf_configs(self, counts: Mapping[str, int], slot: int, indexes: Indexes = _AS_COUNTED) -> TFConfigs:
-        """TF_CONFIG of the replicas of that size, whose pods have these indexes."""
+        """Returns TF_CONFIG of the replicas of a size whose pods have these indexes."""
         key = tuple(sorted(counts.items())), slot, tuple(sorted(indexes.items()))
         if key not in self._configs:
             spec = self.spec(counts)
@@ -280,7 +280,7 @@ def _set_tf_config(pod_spec: Mapping[str, Any], value: str) -> None:
 
 
 def _ports(replica: ReplicaSpec) -> list[dict[str, Any]]:
-    """Ports of the container that trains, with the default applied."""
+    """Returns the ports of the container that trains, with the default port added if it is missing."""
     ports = list(_trainer(replica.containers()).get("ports") or ())
     if not any(port.get("name") == PORT_NAME for port in ports):
         ports.append({"name": PORT_NAME, "containerPort": PORT})
@@ -288,48 +288,50 @@ def _ports(replica: ReplicaSpec) -> list[dict[str, Any]]:
 
 
 def on_host_network(pod_spec: Mapping[str, Any]) -> bool:
-    """Whether the pods of a template share the ports of their node."""
+    """Whether the pods of a template use their node's network and ports."""
     return pod_spec.get("hostNetwork") is True
 
 
 def program_port(port: int, slot: int, *, host: bool = False) -> int:
-    """The port of the program in a slot, given the one that TF_CONFIG has by the spec. The second is the next one; on
-    the host's network that is a likely port of another replica, so it is one further away."""
+    """Returns the port of the program in a slot, given the port in TF_CONFIG. The second slot has the next port. On the
+    host's network the next port probably belongs to another replica, so the second slot's port is _SECOND_PROGRAM
+    away."""
     if not slot:
         return port
     return port_on_host(port, _SECOND_PROGRAM) if host else port + 1 if port < _PORTS else port - 1
 
 
 def port_on_host(port: int, away: int) -> int:
-    """A port of our own in a pod on its host's network, so far from the one in TF_CONFIG. No two pods on a node have
-    that one, so neither have they ours, which are declared: kube-scheduler keeps what else takes them apart."""
+    """Returns an extra port in a pod on its host's network, `away` from the port in TF_CONFIG. No two pods on a node
+    share the TF_CONFIG port, so the extra ports do not collide either. They are declared as container ports, so
+    kube-scheduler keeps other pods that use them off the node."""
     return _UNPRIVILEGED + (port + away - _UNPRIVILEGED) % (_PORTS + 1 - _UNPRIVILEGED)
 
 
 def trainer_port(container: Mapping[str, Any]) -> int:
-    """The port in TF_CONFIG, of a rendered container."""
+    """Returns the port in TF_CONFIG of a rendered container."""
     return next(
         (int(port["containerPort"]) for port in container.get("ports") or () if port.get("name") == PORT_NAME), PORT
     )
 
 
 def _service_ports(ports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The ports of a service for a container's ports: upstream's where those are admitted. Of several ports the API
-    server wants each to have a name, and no two of one protocol to have one number: else every port is kept once, with
-    its protocol, and one without a name is called by its number."""
-    # By name, as upstream: a later port of the same name wins.
+    """Returns a service's ports for a container's ports: upstream's, if the API server admits them. With several ports
+    the API server requires a name for each, and no two ports of one protocol with the same number. If upstream's break
+    this, every port is kept once, with its protocol, and an unnamed port is named by its number."""
+    # by name, as upstream does: a later port of the same name wins
     by_name = {port.get("name") or "": port["containerPort"] for port in ports}
     if len(by_name) == 1 or ("" not in by_name and len(set(by_name.values())) == len(by_name)):
         return [{"name": name, "port": port} if name else {"port": port} for name, port in by_name.items()]
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    # What programs may look up keeps its name: the port of TF_CONFIG, then what the user has named.
+    # Ports that programs may look up keep their names: the port of TF_CONFIG first, then those that the user has named.
     for port in sorted(ports, key=lambda each: (each.get("name") != PORT_NAME, not each.get("name"))):
         protocol, number = port.get("protocol") or "TCP", port["containerPort"]
         if (protocol, number) in found:
             continue
         if not (name := port.get("name")):
             name = f"port-{number}" + ("" if protocol == "TCP" else f"-{protocol.lower()}")
-            while name in by_name:  # a name that the user gave to another port
+            while name in by_name:  # the user gave this name to another port
                 name += "-x"
         entry = {"name": name, "port": number}
         found[protocol, number] = entry if protocol == "TCP" else {**entry, "protocol": protocol}
@@ -341,22 +343,22 @@ def _port(replica: ReplicaSpec) -> int:
 
 
 def chief_of(spec: TFJobSpec) -> Role:
-    """The replica that leads the training: the chief or master, else the first worker."""
+    """Returns the replica that leads the training: the chief or master, else the first worker."""
     return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
 
 
 def roles_of(size: StoredState | Next) -> list[Role]:
-    """The replicas of a size."""
+    """Returns the replicas of a size."""
     return [(name, index) for name in size.replicas for index in size.pods(name)]
 
 
 def pods_of(size: StoredState | Next) -> Pods:
-    """The indexes of a size's pods."""
+    """Returns the indexes of a size's pods, by replica type."""
     return {name: size.pods(name) for name in size.replicas}
 
 
 def pods_of_both(a: StoredState, b: Next) -> Pods:
-    """The pods of both sizes."""
+    """Returns the indexes of both sizes' pods, by replica type."""
 
     def pods(name: str) -> Sequence[int]:
         if name in a.indexes or name in b.indexes:

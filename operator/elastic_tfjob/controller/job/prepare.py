@@ -1,4 +1,4 @@
-"""Which mode of rescaling a job gets: `overlap`, `spare` or `recreate`. Pure."""
+"""Chooses a job's rescaling mode: `overlap`, `spare` or `recreate`. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,26 +19,27 @@ from elastic_tfjob.controller.model.state import MOST_DEATHS, Deaths
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Mode
 
-# A second program beside the first needs about what that one uses: its heap, less the libraries that they share.
+# Memory of a second program beside the first, as a share of the first one's: its heap, without the libraries that they
+# share.
 _SECOND_PROGRAM: Final = 0.8
-# A program that makes steps has told its launcher that it can be rescaled; so long after, the launcher has looked.
+# A program that makes steps has told its launcher that it can be rescaled; after this time, the launcher has checked
+# it.
 _MODES_S: Final = 5.0
-# Of a program that was started later than this, nobody knows yet that it will not construct ElasticCheckpoint, whatever
-# its launcher says.
+# A program that was started fewer seconds ago may still construct ElasticCheckpoint, whatever its launcher reports.
 _HOOK_S: Final = 30.0
-# Modes in which a program starts beside the one that runs, the best first.
+# Modes in which a program starts beside the running one, best first.
 _BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
 def choose_mode(
     ctx: ReconcileContext, moving: Sequence[Move] = (), *, numbered: bool = True
 ) -> tuple[Mode | None, str]:
-    """The best way of rescaling that is allowed and possible, and why it is no better one where that is no choice of
-    the user's; None: not known yet, and what is waited for. `moving` replicas get pods beside theirs if those can be
-    `numbered`."""
+    """Returns the best rescaling mode that is allowed and possible, and why it is no better one, unless the user chose
+    it. The mode is None if it is not known yet; the text is then what is waited for. `moving` replicas get a second pod
+    beside theirs if these pods can be `numbered`."""
     chief, report = ctx.by_role.get(ctx.chief), ctx.report(ctx.chief)
     if any(each.role == ctx.chief for each in moving):
-        # It decides the switch, alone: nobody could hand that over to another pod.
+        # The chief alone decides the switch, and cannot hand that over to another pod.
         return "recreate", f"{describe_role(ctx.chief)} leads the training, and moves"
     if not numbered:
         return "recreate", "there are no numbers or names left for pods beside those that it has"
@@ -52,7 +53,7 @@ def choose_mode(
             return "recreate", "the program does not use ElasticCheckpoint"
         heard = report is not None and report.generation == ctx.current.generation
         if heard and ctx.target is not None and ctx.target.cause == "repair":
-            # Its nodes are going away, and a recall has a limit: its start is all that there is to lose.
+            # The job's nodes are being removed, and a recall has a time limit; only the time since the start is lost.
             return "recreate", f"{describe_role(ctx.chief)} has made no step yet"
         limit_s = ctx.timeouts.hook_s
         if min(ctx.unheard_s, _running_s(ctx, chief)) > limit_s:
@@ -79,19 +80,21 @@ def choose_mode(
 
 
 def known_deaths(ctx: ReconcileContext) -> Deaths | None:
-    """Deaths of prepared programs of the job's present templates: an edit of these may have mended the program."""
+    """Returns the deaths of prepared programs for the job's present templates: an edit of the templates may have
+    repaired the program."""
     deaths = ctx.current.deaths
     return deaths if deaths is not None and deaths.template == templates_digest(ctx.declared) else None
 
 
 def templates_digest(spec: TFJobSpec) -> str:
-    """A digest of the pod templates, in 16 characters."""
+    """Returns a digest of the pod templates, in 16 characters."""
     templates = {name: replica.template for name, replica in spec.tf_replica_specs.items()}
     return blake2b(orjson.dumps(templates, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
 def _beyond_admitted(ctx: ReconcileContext, moving: Sequence[Move]) -> str:
-    """A type that would have more pods than the spec says while some are prepared beside those that move, or none."""
+    """Returns a replica type that would have more pods than the spec declares, while pods are prepared beside moving
+    ones; empty if there is none."""
     coming = ctx.target.replicas if ctx.target is not None else ctx.current.replicas
     beside = Counter(each.name for each in moving)
     most = {name: max(ctx.current.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
@@ -99,7 +102,8 @@ def _beyond_admitted(ctx: ReconcileContext, moving: Sequence[Move]) -> str:
 
 
 def _needs_room_of_its_own(ctx: ReconcileContext, moving: Sequence[Move]) -> bool:
-    """Whether the last change was refused because its new pods had no room, and this one adds and removes some."""
+    """Whether the last change was refused because its new pods did not fit, and this change both adds and removes
+    pods."""
     refused, target = ctx.current.refused, ctx.target
     if refused is None or not refused.no_room or refused.generation < ctx.current.generation or target is None:
         return False
@@ -109,15 +113,15 @@ def _needs_room_of_its_own(ctx: ReconcileContext, moving: Sequence[Move]) -> boo
 
 
 def _without_hook(ctx: ReconcileContext, chief: Pod, report: Report | None) -> bool:
-    """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. One that reported steps
-    before does so again when it is made anew, however long its imports take."""
+    """Whether the chief's program has had time to construct ElasticCheckpoint, and has not. A program that reported
+    steps before will report them again when its pod is recreated, however long its imports take."""
     if report is None or report.hook is not False or ctx.current.step is not None:
         return False
     return _running_s(ctx, chief) >= _HOOK_S
 
 
 def _running_s(ctx: ReconcileContext, chief: Pod) -> float:
-    """For how long the chief's program runs: since its container was started, the last time."""
+    """Returns the seconds since the chief's container was last started."""
     began = moment_of(chief.running_since)
     return ctx.elapsed_s if began is None else (ctx.now - began).total_seconds()
 
@@ -127,15 +131,15 @@ def _room_for_two(report: Report) -> bool:
     return used is None or limit is None or limit - used >= _SECOND_PROGRAM * used
 
 
-# -- How far the pods of a rescale are, by what they and kube-scheduler say --------------------------------------------
+# -- Progress of a rescale's pods, as reported by them and by kube-scheduler -------------------------------------------
 
-# So often a program ends with an error before its size is given up.
+# Number of program ends with an error after which a size is given up.
 _DEATHS: Final = 2
 
 
 def is_silent(ctx: ReconcileContext, report: Report | None) -> bool:
-    """Whether nobody will say when the program that was started last makes its first step: without a launcher, and
-    after `recreate` of a program that has never reported one, once all of its pods run."""
+    """Whether the first step of the newly started program is never reported: without a launcher, or after `recreate` of
+    a program that has never reported a step, once all of its pods run."""
     if ctx.launcher and (
         ctx.coming.mode != "recreate" or ctx.current.step is not None or (report is not None and report.hook)
     ):
@@ -144,26 +148,26 @@ def is_silent(ctx: ReconcileContext, report: Report | None) -> bool:
 
 
 def reports_no_steps(ctx: ReconcileContext, report: Report | None) -> bool:
-    """Whether it is known of the program that runs that it never reports a step."""
+    """Whether it is known that the running program never reports a step."""
     return not ctx.launcher or (ctx.current.step is None and report is not None and report.hook is False)
 
 
 def all_run(ctx: ReconcileContext) -> bool:
-    """Whether every pod of the size that the job runs with runs, or has done its work."""
+    """Whether every pod of the job's present size runs, or has succeeded."""
     return all(
         role in ctx.by_role and ctx.by_role[role].phase in ("Running", "Succeeded") for role in roles_of(ctx.current)
     )
 
 
 def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
-    """Why the size that the job has switched to makes no first step; empty as long as it may."""
+    """Returns why the new size makes no first step; empty while it still may."""
     if refused := ctx.refusal(roles_of(ctx.current)):
         return refused
     for role in roles_of(ctx.current):
         if fails_for_good(ctx, role):
             return f"{describe_role(role)}: {ctx.by_role[role].last_end or 'the pod failed'}"
     chief = ctx.by_role.get(ctx.chief)
-    # Once it may have been by chance. The second time it was started for this size alone.
+    # One end may be chance. For the second one, the program was started for this size alone.
     ended = chief.last_end if chief is not None else None
     if ended is not None and ended.deaths - ctx.coming.chief_deaths >= _DEATHS:
         return f"{describe_role(ctx.chief)}: {ended}"
@@ -181,7 +185,7 @@ def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
 
 
 def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:
-    """Whether a replica's pod has failed by itself, and its restart policy says that it is not replaced."""
+    """Whether a replica's pod has failed by itself, and its restart policy does not replace it."""
     pod = ctx.by_role.get(role)
     if pod is None or pod.terminating or pod.stopped_by_us or pod.not_installed or pod.phase != "Failed":
         return False
@@ -189,8 +193,8 @@ def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:
 
 
 def _runs_s(ctx: ReconcileContext, chief: Pod | None) -> float:
-    """For how long the chief's program runs at this size: a container that was restarted, or whose pod was drained, has
-    as long as another one for its first step."""
+    """Returns the seconds that the chief's program has run at this size. A restarted container, or a pod that was
+    drained, gets the full time for its first step again."""
     if chief is None or chief.phase != "Running":
         return 0.0
     began = moment_of(chief.running_since)
@@ -198,7 +202,7 @@ def _runs_s(ctx: ReconcileContext, chief: Pod | None) -> float:
 
 
 def _finds_no_node(ctx: ReconcileContext) -> str:
-    """The first replica that kube-scheduler finds no node for, and its words."""
+    """Returns the first replica for which kube-scheduler finds no node, with its message; empty if there is none."""
     for role in roles_of(ctx.current):
         pod = ctx.by_role.get(role)
         if pod is not None and pod.unschedulable and not pod.node:
@@ -207,7 +211,7 @@ def _finds_no_node(ctx: ReconcileContext) -> str:
 
 
 def cannot_prepare(ctx: ReconcileContext, added: Sequence[Role]) -> str:
-    """Why the coming size cannot be prepared; empty as long as it may."""
+    """Returns why the coming size cannot be prepared; empty while it still may."""
     coming, pods = ctx.coming, ctx.by_role
     for role in added:
         pod = pods.get(role)
@@ -220,25 +224,26 @@ def cannot_prepare(ctx: ReconcileContext, added: Sequence[Role]) -> str:
 
 
 def has_no_room(ctx: ReconcileContext, added: Sequence[Role]) -> str:
-    """The first added replica that no node, or no quota, has room for, in words; empty where none is."""
+    """Returns the first added replica for which no node or quota has capacity, in words; empty if there is none."""
     return refused_a_node(ctx, added) or ctx.refusal(added)
 
 
 def has_failed_to_prepare(ctx: ReconcileContext, role: Role) -> Prepared | None:
-    """A replica's program of the coming size, if it has died."""
+    """Returns a replica's prepared program of the coming size if it has died, else None."""
     prepared = _prepared(ctx, role)
     return prepared if prepared is not None and prepared.state == "failed" else None
 
 
 def _prepared(ctx: ReconcileContext, role: Role) -> Prepared | None:
-    """A replica's program of the coming size, as its launcher told of it."""
+    """Returns a replica's program of the coming size, as its launcher reported it."""
     report = ctx.report(role)
     prepared = report.prepared if report is not None else None
     return prepared if prepared is not None and prepared.generation == ctx.coming.generation else None
 
 
 def refused_a_node(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
-    """The first of these replicas that kube-scheduler has found no node for so long that it will not, and its words."""
+    """Returns the first of these replicas for which kube-scheduler has found no node for so long that it will find
+    none, with its message; empty if there is none."""
     for role in roles:
         pod = ctx.by_role.get(role)
         since = moment_of(pod.unschedulable_at) if pod is not None and not pod.node and not pod.terminating else None
@@ -250,32 +255,32 @@ def refused_a_node(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
 
 
 def lost_replica(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
-    """The first of these replicas that is lost, in words; empty where none is."""
+    """Returns the first of these replicas that is lost, in words; empty if there is none."""
     return next((f"{describe_role(role)} is on a node that does not answer" for role in roles if ctx.lost(role)), "")
 
 
 def is_prepared(ctx: ReconcileContext, role: Role) -> bool:
-    """Whether a replica's program of the coming size stands ready."""
+    """Whether a replica's program of the coming size is ready."""
     prepared = _prepared(ctx, role)
     return role in ctx.by_role and prepared is not None and prepared.state == "ready"
 
 
 def is_preparing(ctx: ReconcileContext, role: Role) -> bool:
-    """Whether a replica's program of the coming size has been started, and is not ready."""
+    """Whether a replica's program of the coming size has been started and is not ready yet."""
     prepared = _prepared(ctx, role)
     return prepared is not None and prepared.state == "starting"
 
 
 def runs_a_program(ctx: ReconcileContext, role: Role) -> bool:
-    """Whether a replica says that its program runs. A pod that is made anew must have begun: if `prepare` is the first
-    that its launcher hears, it prepares the coming generation and runs none."""
+    """Whether a replica reports that its program runs. A recreated pod must have started its program first: if
+    `prepare` is its launcher's first command, it prepares the coming generation and runs none."""
     report = ctx.report(role)
     return report is not None and report.generation is not None
 
 
 def all_heard(ctx: ReconcileContext) -> bool:
-    """Whether all pods that can be heard know that the new generation runs. One that does not would take the command
-    that comes next for the first it hears of, and stop the program that trains for the coming one's sake. One that is
-    lost hears nothing."""
+    """Whether all reporting pods know that the new generation runs. A pod that does not would mistake the next command
+    for its first one, and stop the program that trains in favour of the coming one. A lost pod receives nothing, so it
+    does not count."""
     reports = (ctx.report(role) for role in roles_of(ctx.current) if role in ctx.by_role and not ctx.lost(role))
     return all(report is None or report.generation in (None, ctx.current.generation) for report in reports)

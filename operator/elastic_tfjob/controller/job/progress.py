@@ -1,4 +1,4 @@
-"""The figures of a job's training in its state: step, speed by size, and when it is expected to end. Pure."""
+"""Training figures in a job's state: step, speed by size, and expected end. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,15 +21,14 @@ from elastic_tfjob.speed.optimus import believe
 __all__ = ["NOT_KNOWN", "Ends", "ends", "with_outcome"]
 
 
-# -- When a job's training is expected to end, as everybody is told it -------------------------------------------------
-# `kubectl get`, the query API, `explain`.
-#
-# It is what the last plan expects, by which the job's deadline is judged, too. Of a job that no plan knows (the profile
-# is `fixed`, or decides for other jobs), or whose end the plan cannot tell yet, it is the same forecast of it alone.
+# -- When a job's training is expected to end, as it is shown to users -------------------------------------------------
+# Shown by `kubectl get`, the query API and `explain`. The end is that of the last plan, which also decides about the
+# job's deadline. If no plan knows the job (the profile is `fixed`, or decides for other jobs), or the plan has no end
+# for it yet, the same forecast is made for the job alone.
 
 
 class Ends(NamedTuple):
-    """The expected end and its 90 % interval, in RFC 3339, and what the speed is known from; None: not known."""
+    """The expected end and its 90 % interval, in RFC 3339, and the source of the speed; None: unknown."""
 
     eta: str | None = None
     earliest: str | None = None
@@ -43,7 +42,7 @@ NOT_KNOWN: Final = Ends()
 def ends(
     state: StoredState, report: Report | None, total_steps: int | None, now: datetime, planned: Forecast | None
 ) -> Ends:
-    """`planned` is what the last plan expects of the job."""
+    """Returns the expected end. `planned` is the last plan's forecast for the job."""
     forecast = planned
     if forecast is None or forecast.finish is None or not isfinite(forecast.finish.expected_s):
         forecast = _alone(state, report, total_steps, now)
@@ -55,7 +54,8 @@ def ends(
 
 
 def _alone(state: StoredState, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
-    """By what the job says of itself. On its way to another size: at the speed that it is expected to have there."""
+    """Returns the forecast from the job's own report. During a resize it uses the speed that is expected at the coming
+    size."""
     if total_steps is None or report is None or report.step is None:
         return UNKNOWN
     now_s = now.timestamp()
@@ -75,7 +75,7 @@ def _time(now: datetime, at_s: float) -> str:
     return format_time(after(now, at_s - now.timestamp()))
 
 
-# How often the figures in a job's state are refreshed.
+# Seconds between updates of the figures in a job's state.
 NUMBERS_S: Final = 60.0
 
 
@@ -88,14 +88,15 @@ def with_numbers(
     *,
     planned: Callable[[], Forecast | None],
 ) -> StoredState:
-    """The state with the chief's newest figures, if it is time for them or it has another phase than `before`.
+    """Returns the state with the chief's newest figures, if an update is due or the phase differs from that of
+    `before`.
 
-    `total_steps`: what the user said; else what the program reports. `planned`: what the last plan expects of the job.
-    A size's speed is that of a Stable job: beside the programs of a coming size, which take CPU to start, the running
-    one is slower.
+    `total_steps` is the user's figure, else the program's. `planned` returns the last plan's forecast for the job. A
+    size's speed is measured in phase Stable: while the programs of a coming size start and use CPU, the running one is
+    slower.
     """
     if state.phase == "Waiting" != before.phase:
-        return with_end(state, NOT_KNOWN)  # when it goes on is not known
+        return with_end(state, NOT_KNOWN)  # it is unknown when the job resumes
     if report is None or report.step is None:
         if state.phase == before.phase:
             return state
@@ -119,7 +120,7 @@ def with_numbers(
 
 
 def with_speed(before: StoredState, state: StoredState, report: Report) -> StoredState:
-    """The state with the speed of its size, where the report tells one."""
+    """Returns the state with the speed of its size, if the report has one."""
     of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
     if not of_size:
         return state
@@ -133,7 +134,7 @@ def with_speed(before: StoredState, state: StoredState, report: Report) -> Store
 
 
 def with_end(state: StoredState, end: Ends) -> StoredState:
-    """The state with this expected end."""
+    """Returns the state with this expected end."""
     return replace(state, eta=end.eta, eta_earliest=end.earliest, eta_latest=end.latest, eta_source=end.source)
 
 
@@ -144,17 +145,18 @@ def tells_numbers(state: StoredState, report: Report | None) -> bool:
     return (state.step, state.steps_per_s) == (report.step, report.steps_per_s)
 
 
-# -- What came of a change: the speed that its target expected beside the one that the job has -------------------------
+# -- The outcome of a change: the speed that its target expected, and the measured one ---------------------------------
 
 MOST_RATIO = 10.0
-"""What is counted of larger ones, so that one odd expectation is not the whole sum of a metric."""
+"""Larger ratios are counted as this one, so that a single wrong expectation does not dominate the sum of a metric."""
 
 
 def with_outcome(
     state: StoredState, target: Target | None, report: Report | None, now: datetime
 ) -> tuple[StoredState, tuple[Count, ...]]:
-    """The state with what came of its size, once: when a Stable job has trained there for SETTLED_S; and what to count
-    of it. CPU that changes after that is not compared: it has no generation of its own."""
+    """Returns the state with the outcome of its size, and what to count for it. This happens once, when a Stable job
+    has trained at that size for SETTLED_S. Later changes of CPU are not compared, as they have no generation of their
+    own."""
     if target is None or target.expects is None or report is None or target.generation != state.generation:
         return state, ()
     since = moment_of(state.since)
@@ -169,7 +171,7 @@ def with_outcome(
 
 
 def _cause(state: StoredState) -> Cause:
-    """Why the job has its size."""
+    """Returns the cause of the job's present size."""
     for done in reversed(state.history):
         if done.generation == state.generation:
             return state.cause(done)

@@ -1,11 +1,11 @@
-"""One job's next step: from what is observed to the actions that bring it closer to what its spec asks for. Pure.
+"""Decides one job's next step: the actions that bring the observed job closer to its spec. Pure.
 
 Level-based: the same observation gives the same decision, and a decision that was carried out in part is one more state
-to observe. A job finishes in two passes: the first records the verdict, and only when that is stored does the next one
-delete pods. A crash between the two can then never make a finished job run again.
+to observe. A job finishes in two passes: the first records the result, and only when that is stored does the next one
+delete pods. A crash between the two can therefore never restart a finished job.
 
 The rules are upstream's (tfjob v1: common/job.go, common/pod.go, tensorflow/tfjob_controller.go of the
-training-operator), deviations are listed in docs/compatibility.md.
+training-operator). docs/compatibility.md lists the deviations.
 """
 
 from copy import copy
@@ -39,16 +39,17 @@ from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Target
 
-# -- A job that is finished or suspended: what of it goes, and when ----------------------------------------------------
+# -- A finished or suspended job: which of its objects are deleted, and when -------------------------------------------
 
 
 def clean_up(ctx: ReconcileContext) -> None:
-    """Of a job that is finished: its pods by its clean-pod policy, their services, and itself when its time is over.
-    Parameter servers never end by themselves: those of a loanable job do not stay on nodes that others want back."""
+    """Cleans up a finished job: deletes its pods by its clean-pod policy, their services, and the job itself when its
+    time to live is over. Parameter servers never end by themselves; those of a loanable job are always deleted, so that
+    they do not stay on lent nodes."""
     policy = ctx.spec.clean_pod_policy
     if policy == "None" and ctx.elasticity.loanable:
         policy = "Running"
-    # Their containers that do not train would hold the node for ever, whatever the policy.
+    # Containers that do not train would otherwise hold the node indefinitely, whatever the policy.
     outlived = [pod for pod in ctx.pods if ctx.done_with_trainer and pod.only_sidecars]
     if policy == "None":
         ctx.delete_pods(outlived)
@@ -57,7 +58,8 @@ def clean_up(ctx: ReconcileContext) -> None:
         doomed = ctx.pods if policy != "Running" else [*active, *outlived]
         kept = {pod.name for pod in ctx.pods} - {pod.name for pod in doomed}
         ctx.delete_pods(doomed)
-        # Also of pods that are gone already: an operator that was killed may have got no further than those.
+        # Services of pods that are already gone are deleted too: an operator may have been killed after deleting only
+        # the pods.
         ctx.delete_services({service.name for service in ctx.services} - kept)
     delete_pod_group(ctx)
     count_active_as_succeeded(ctx)
@@ -77,14 +79,14 @@ def _expire(ctx: ReconcileContext) -> None:
 
 
 def suspend(ctx: ReconcileContext) -> None:
-    """All of the job's pods and services go."""
-    # These pods ran by right until now: their end is no failure, also after a quick resume.
+    """Suspends a job: deletes all of its pods and services."""
+    # These pods were not faulty, so their end is no failure, even if the job is resumed soon after.
     ctx.delete_pods(ctx.pods, mark=True)
     ctx.delete_services({service.name for service in ctx.services})
     delete_pod_group(ctx)
     for name, counts in ctx.status.replicas.items():
-        # Kueue gives the room of a job away once none is active: until then its pods may be saving.
-        # One that nobody can end, as its node is lost, saves nothing: nobody waits for it.
+        # Kueue reassigns a job's capacity once no pod is active, and until then the pods may be saving. A pod that
+        # cannot be ended, as its node is lost, saves nothing, so it does not count.
         counts.active = (
             sum(not (pod.ended or pod.overdue(ctx.now)) for pod in ctx.of_type(name)) if ctx.job.queue else 0
         )
@@ -96,11 +98,12 @@ def suspend(ctx: ReconcileContext) -> None:
         ctx.events.append(Event("Normal", "TFJobSuspended", message))
 
 
-# -- A job that follows a target: whether it does, and the step that brings it closer ----------------------------------
+# -- A job that follows a target: whether it does, and its next step ---------------------------------------------------
 
 
 def state_of(ctx: ReconcileContext) -> StoredState | None:
-    """The state of a job that follows a target; None for one that does not, or has no room for a state."""
+    """Returns the state of a job that follows a target; None if the job follows none, or its annotations have no space
+    for a state."""
     if not (ctx.waits_for_target or ctx.elastic or ctx.stored):
         return None
     state = stored_or_first(ctx)
@@ -108,7 +111,7 @@ def state_of(ctx: ReconcileContext) -> StoredState | None:
 
 
 def follow(ctx: ReconcileContext) -> None:
-    """Take the size that the job runs with from its state, and the next step from its target."""
+    """Takes the job's present size from its state, and the next step from its target."""
     stored_first = injection_settled(ctx)
     if (state := ctx.state) is None:
         return
@@ -129,11 +132,12 @@ def follow(ctx: ReconcileContext) -> None:
     if after_step.phase != state.phase:
         ctx.look_again(0.0)
     elif not tells_numbers(kept, report):
-        ctx.look_again(NUMBERS_S)  # nobody wakes us again for what it was too early to store
+        ctx.look_again(NUMBERS_S)  # nothing else triggers a pass to store these figures later
 
 
 def _attempt(ctx: ReconcileContext, before: StoredState, after: StoredState) -> TryPods:
-    """One pod of each type of the size to come, a new one where there is one: those of a type differ in their index."""
+    """Returns a trial of one pod of each type of the coming size. The pods of a type differ only in their index; the
+    last one is tried, which is a new one if the type grows."""
     coming = copy(ctx)
     coming.state = after
     more = {name for name, count in after.replicas.items() if count > before.replicas.get(name, 0)}
@@ -144,7 +148,7 @@ def _attempt(ctx: ReconcileContext, before: StoredState, after: StoredState) -> 
 
 
 def _target(ctx: ReconcileContext, state: StoredState) -> Target | None:
-    """The job's target, with the CPU that its pods can have."""
+    """Returns the job's target, with the CPU that its pods can get."""
     target = ctx.own(Target.of)
     if target is None or not ctx.refused or target.replicas != state.replicas:
         return target
@@ -153,7 +157,7 @@ def _target(ctx: ReconcileContext, state: StoredState) -> Target | None:
 
 
 def _has_launcher(ctx: ReconcileContext) -> bool:
-    """Whether all of the job's pods have a launcher; the user is told why where they could and have not."""
+    """Whether all of the job's pods have a launcher. If they could have one and do not, an event gives the reason."""
     launcher = inject.has_launcher(ctx.elasticity, ctx.declared)
     if ctx.elasticity.injected(ctx.declared) == "none":
         return launcher
@@ -174,17 +178,17 @@ def _has_launcher(ctx: ReconcileContext) -> bool:
     return launcher
 
 
-# Of an event's message, for what is wrong with a spec.
+# Characters of an event's message for the problem in a spec.
 _ROOM: Final = MAX_TEXT - 100
 
 
 def reconcile(observed: Observed, settings: ReconcileSettings) -> Decision:
-    """Decide one step for one job."""
+    """Decides one step for one job."""
     job = observed.job
     try:
         spec = job.spec()
     except InvalidTFJob as error:
-        # Of a job that runs, an older version may have taken what is refused by now: it has not failed.
+        # An older version may have accepted a running job's spec that is invalid now; the job has not failed.
         pods = any(not pod.ended for pod in observed.pods)
         left = "; its pods are left alone, and nothing is done for them, until the spec is corrected" if pods else ""
         return Decision(events=(Event("Warning", "TFJobFailedValidation", f"{cut(str(error), _ROOM)}{left}"),))
@@ -194,7 +198,7 @@ def reconcile(observed: Observed, settings: ReconcileSettings) -> Decision:
 
 
 def _run(ctx: ReconcileContext) -> Decision:
-    """Take the branch that the job's state calls for."""
+    """Selects the branch for the job's state: finished, suspended, left alone or running."""
     if ctx.status.set("Created", "TFJobCreated", f"TFJob {ctx.job.name} is created.", ctx.now_text):
         ctx.counts.append(Count("created"))
     if ctx.status.finished:
@@ -219,7 +223,7 @@ def _run(ctx: ReconcileContext) -> Decision:
 
 
 def _advance(ctx: ReconcileContext) -> None:
-    """A job that should run."""
+    """Advances a job that should run."""
     if ctx.status.is_true("Suspended"):
         message = f"TFJob {ctx.job.name} is resumed."
         ctx.condition("Suspended", "TFJobResumed", message, status="False")
@@ -252,8 +256,8 @@ def _advance(ctx: ReconcileContext) -> None:
 
 
 def _report_troubles(ctx: ReconcileContext) -> None:
-    """The first of them: where an image does not exist that is so of each container of each pod, 32,000 at most, at
-    each change of any of them."""
+    """Reports the first troubles of the job's pods. If an image does not exist, each container of each pod has a
+    trouble, up to 32,000, at each change of any of them."""
     pods = [pod for pod in ctx.pods if pod.troubles and not pod.terminating]
     troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_TOLD_TROUBLES)
     ctx.events += [Event("Warning", trouble.reason, trouble.message) for trouble in troubles]
@@ -263,7 +267,7 @@ def _report_troubles(ctx: ReconcileContext) -> None:
 
 
 def _report_lost_nodes(ctx: ReconcileContext) -> None:
-    """Nothing else says why a job does not train some of whose pods are on a node that is lost."""
+    """Reports lost nodes. Nothing else explains why a job does not train when some of its pods are on a lost node."""
     lost: dict[str, list[Pod]] = {}
     for pod in ctx.pods:
         if pod.node and (pod.unreachable or pod.overdue(ctx.now)):

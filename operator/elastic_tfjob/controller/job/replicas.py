@@ -1,4 +1,4 @@
-"""The pods and services of a job's replicas: which there shall be, and what becomes of those that end. Pure."""
+"""Creates and deletes the pods and services of a job's replicas, and judges pods that end. Pure."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,15 +26,15 @@ from elastic_tfjob.controller.model.pod import Pod, retried
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.status import ReplicaCounts, moment_of
 
-# Objects that one pass creates. Those of a job of a thousand replicas take the API server half a minute: meanwhile the
-# job may have been suspended, deleted or scaled.
+# Objects that one pass creates. The API server takes half a minute for a job of a thousand replicas, and the job may be
+# suspended, deleted or scaled meanwhile.
 _CREATED_AT_ONCE: Final = 200
 _INSTALL_AGAIN_S: Final = 10.0
 
 
 def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> None:
-    """Have the pods of a type with these indexes. Those beyond the size that the job runs with are being prepared
-    for the next one: what becomes of them says nothing about the job."""
+    """Creates and deletes pods, so that the type has those with these indexes. Pods beyond the present size are being
+    prepared for the next one, and do not affect the job's status."""
     replica = ctx.spec.tf_replica_specs[name]
     counts = ctx.status.replicas[name] = ReplicaCounts()
     present: set[int] = set()
@@ -44,7 +44,7 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
         if pod.index is None:
             continue
         present.add(pod.index)
-        # What is marked was to be deleted, by an operator that was killed before it came to that.
+        # A marked pod was to be deleted, by an operator that was killed before it did so.
         unfinished = pod.stopped_by_us and not hold
         if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(ctx, name, pod):
             ctx.delete_pods([pod], mark=True)
@@ -64,9 +64,9 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
 
 
 def leaves(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
-    """Whether what becomes of a pod says nothing about the job: it is not part of the size, the operator ended it, what
-    the operator put into it did, or a size that is yet to make its first step does not work. A job with checkpoints
-    survives the loss of a pod, so a drain or a preemption is no failure of it."""
+    """Whether a pod's end does not affect the job's status: the pod is not part of the size, the operator ended it or
+    caused its failure by what it injected, or the pod belongs to a new size that fails before its first step. A job
+    with checkpoints survives the loss of a pod, so a drain or a preemption is no failure of the job."""
     stoppable = ctx.state is not None and ctx.stoppable
     ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
     ended_for_us = ended_for_us or _fails_on_trial(ctx, name, pod)
@@ -74,7 +74,7 @@ def leaves(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
 
 
 def _fails_on_trial(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
-    """Whether a pod failed for good in a size that the job leaves for the last one that trained."""
+    """Whether a pod failed permanently in a size that the job leaves for the last one that trained."""
     state = ctx.state
     if state is None or not state.on_trial or pod.phase != "Failed":
         return False
@@ -82,7 +82,7 @@ def _fails_on_trial(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
 
 
 def _install_again(ctx: ReconcileContext, pod: Pod) -> None:
-    """A pod whose launcher could not be installed is made anew, but not at once: a node's disk may be full."""
+    """Recreates a pod whose launcher could not be installed, after a delay: its node's disk may be full."""
     since = moment_of(pod.not_installed)
     left_s = _INSTALL_AGAIN_S - (ctx.now - since).total_seconds() if since is not None else 0.0
     if left_s > 0:
@@ -93,7 +93,7 @@ def _install_again(ctx: ReconcileContext, pod: Pod) -> None:
 
 
 def _may_create(ctx: ReconcileContext, kind: type[Pod | Service], name: str) -> bool:
-    """Whether a name is free, and this pass may create more."""
+    """Whether an object name is free, and this pass may create another object."""
     if (holder := ctx.taken.get((kind, name))) is not None:
         if holder.owner == ctx.job.uid and not (holder.terminating or holder.uid in ctx.deleted):
             ctx.event("Warning", f"FailedCreate{kind.__name__}", _relabelled(holder))
@@ -106,8 +106,8 @@ def _may_create(ctx: ReconcileContext, kind: type[Pod | Service], name: str) -> 
 
 
 def _waits_for_a_node_in_vain(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
-    """Whether a pod that is not bound yet is pinned to another node than it shall have by now: one that is lost.
-    Where it shall have none from us, it may have one from its template."""
+    """Whether an unbound pod is pinned to a node that is no longer planned for it, such as a lost one. If the plan has
+    no node for it, the pin may come from its template, and is kept."""
     state = ctx.state
     if state is None or pod.index is None or pod.node or not pod.pinned or pod.phase != "Pending":
         return False
@@ -148,7 +148,7 @@ def _create_pod(ctx: ReconcileContext, name: str, index: int) -> None:
 
 
 def creation(ctx: ReconcileContext, name: str, index: int) -> Create:
-    """The creation of a replica's pod, as the job's state has it."""
+    """Returns the creation of a replica's pod, according to the job's state."""
     injection = ctx.state.injection if ctx.state is not None else None
     render = partial(_render, ctx, name, index)
     trial = None
@@ -171,7 +171,8 @@ def _render(ctx: ReconcileContext, name: str, index: int, injection: Injection |
 
 
 def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
-    """Clients of Trainer v2 find a TrainJob's pods by an index, and what trains in them by the container's name."""
+    """Adds the index label by which clients of Trainer v2 find a TrainJob's pods, and the name by which they find the
+    training container."""
     labels = pod["metadata"]["labels"]
     if REPLICATED_JOB_LABEL in labels:
         labels[COMPLETION_INDEX_LABEL] = str(index)
@@ -206,7 +207,7 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
         pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
     if node := _node(size, name, index):
         inject.pin(pod, node)
-        if ctx.elasticity.loanable:  # only where the plan says, so that it knows of every pod on a node that is lent
+        if ctx.elasticity.loanable:  # only on planned nodes, so that the plan knows every pod on a lent node
             inject.tolerate_loan(pod)
     cpu = cpu_of_replica(ctx, size, name, index)
     if cpu is not None and size.cpu.get(name):
@@ -215,7 +216,8 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
 
 
 def advance_services(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> None:
-    """Have the services of a type with these indexes; one without an owner is adopted."""
+    """Creates and deletes services, so that the type has those with these indexes; a service without an owner is
+    adopted."""
     present: set[int] = set()
     for service in (*ctx.services, *ctx.orphans):
         if service.replica_type != name.lower() or service.index is None:
@@ -236,12 +238,12 @@ def advance_services(ctx: ReconcileContext, name: str, wanted: Sequence[int]) ->
 
 
 def _size_with(state: StoredState, name: str, index: int) -> StoredState | Next:
-    """The size that a replica belongs to: the one that the job runs with, or if it is added for the next one, that."""
+    """Returns the size that a replica belongs to: the present one, or the next one if the replica is added for it."""
     return state if state.next is None or index in state.pods(name) else state.next
 
 
 def _node(size: StoredState | Next, name: str, index: int) -> str:
-    """The node of a pod; empty where kube-scheduler chooses."""
+    """Returns the planned node of a pod; empty if kube-scheduler chooses."""
     nodes, task = size.nodes.get(name, ()), position(size.replicas, size.indexes, name, index)
     return nodes[task] if task is not None and task < len(nodes) else ""
 
@@ -259,7 +261,7 @@ def _tally(counts: ReplicaCounts, pod: Pod, *, leaving: bool) -> None:
         if not pod.terminating:
             counts.active += 1
         elif not leaving:
-            # Somebody else deletes it (a drain, a preemption): upstream counts it failed at once.
+            # Another client deletes the pod (a drain, a preemption): upstream counts it as failed at once.
             counts.failed += 1
     elif pod.phase == "Succeeded" and not leaving:
         counts.succeeded += 1

@@ -1,4 +1,4 @@
-"""From one size of a running job to another: prepare beside it, then switch. Pure.
+"""Changes the size of a running job: prepare the next size beside the running one, then switch. Pure.
 
                                     target
         Waiting ──target──▶ Stable ────────▶ Preparing ──ready──▶ Checkpointing ──committed──▶ Switching ──┐
@@ -11,16 +11,16 @@
                              ▲                                            │
                              └────────────── no first step ───────────────┘
 
-Until the chief's launcher has committed the switch, training has not stopped and everything can be undone. The launcher
-decides alone, in the pod: its program has saved and the new one stands ready, or not. The operator only learns which,
-so neither its death nor a slow API server prolongs the pause. The next rescale begins when the chief has made a step
-and all pods have heard which generation runs.
+Training has not stopped, and everything can be undone, until the chief's launcher has committed the switch. The
+launcher decides alone, in the pod: either its program has saved and the new one is ready, or not. The operator only
+learns the result, so neither an operator crash nor a slow API server prolongs the pause. The next rescale begins when
+the chief has made a step and all pods know which generation runs.
 
-A size that is committed and never makes a step is left again: all pods are recreated at the last size that trained.
-That happens once. If no step follows there either, the job is left to its restart policy.
+If a committed size never makes a step, all pods are recreated at the last size that trained. This happens once. If no
+step follows there either, the job is left to its restart policy.
 
-A phase is stored before anything is done that follows from it: `advance` gives what the stored phase calls for, and
-perhaps the next state. So it can be killed anywhere and goes on from the annotation.
+A phase is stored before any action that follows from it. `advance` returns the actions that the stored phase calls for,
+and perhaps the next state. The operator can therefore be killed at any point and continues from the annotation.
 """
 
 from collections.abc import Sequence
@@ -69,14 +69,14 @@ from elastic_tfjob.controller.model.target import Cpu, Target, words
 from elastic_tfjob.scheduling.plan import cause_of
 from elastic_tfjob.scheduling.reasons import added
 
-# -- A job at rest and its target: what it takes over at once, and what begins a rescale -------------------------------
+# -- A job that is not rescaling, and its target: what it adopts at once, and what begins a rescale --------------------
 
-# A new operator has asked each pod once after so long: only then it says that it waits for a pod's word.
+# A new operator has asked each pod once after this time; only then does it report that it waits for a pod's answer.
 _LISTENED_S: Final = 5.0
 
 
 def admit(ctx: ReconcileContext) -> StoredState:
-    """A job that waits starts with the size that its target has; without one it goes on waiting, and says why."""
+    """A waiting job starts with its target's size; without one it keeps waiting, with the target's reason."""
     state, target = ctx.current, ctx.target
     ctx.wanted, ctx.hold = {}, True
     if target is None or not target.replicas:
@@ -103,7 +103,7 @@ def admit(ctx: ReconcileContext) -> StoredState:
 
 
 def follow_target(ctx: ReconcileContext) -> StoredState:
-    """A Stable job takes over other nodes or CPU at once, and sets out for another size."""
+    """A Stable job adopts new nodes or CPU at once, and begins a rescale to reach a new size."""
     state, target = ctx.current, ctx.target
     ctx.wanted = pods_of(state)
     ctx.send(run_commands(ctx))
@@ -113,14 +113,14 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
             ctx.look_again(0.0)
             return replace(state, stop=None)
     if target is None or target.generation < state.generation:
-        # Of before the job returned to the size that it has.
+        # The target is older than the job's return to its present size.
         return state
     tried = state.refused.generation if state.refused is not None else -1
     newer = target.generation > max(state.generation, tried)
     moving = moves(state, target, ctx.by_role) if newer and (ctx.elastic or ctx.stoppable) else ()
     same = target.replicas == state.replicas
     if same and not moving:
-        # The nodes of a move that was refused are not those of the pods.
+        # The pods are not on the nodes of a move that was refused.
         return state if state.refused is not None and target.generation == tried else _adopt(ctx, target)
     if not same and not ctx.elastic and target.replicas == ctx.declared_counts:
         return _as_declared(ctx, target)
@@ -145,12 +145,13 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         nodes=target.nodes,
         cpu=target.cpu,
         reason=added(target.reason, also=why) if died and why else target.reason,
-        # Where all pods are made anew, they are numbered anew.
+        # When all pods are recreated, they are renumbered.
         indexes=indexes or {} if mode != "recreate" else {},
         restarts=ctx.restarts if mode != "recreate" else 0,
     )
     if mode == "recreate" and target.replicas:
-        # From the end of the first pod on there is nothing that trains, so all that can refuse the others is asked now.
+        # Once the first pod has ended nothing trains, so the API server is asked now whether it would refuse any pod of
+        # the new size.
         answer = ctx.admission.get(target.generation)
         if answer is None:
             ctx.tries = size_of(state, coming)
@@ -173,7 +174,7 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
 
 
 def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredState:
-    """The API server would refuse pods of the size, so the job stays as it is."""
+    """The job keeps its size, because the API server would refuse pods of the new one."""
     state, why = ctx.current, on_one_line(answer)
     message = describe_stay(state.replicas, target.replicas, f"the API server refuses its pods: {why}")
     ctx.event("Warning", "RescaleRolledBack", message)
@@ -184,7 +185,7 @@ def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredS
 
 
 def size_of(state: StoredState, coming: Next) -> StoredState:
-    """The state of a job that has reached the coming size."""
+    """Returns the state of a job that has reached the coming size."""
     return replace(
         state,
         generation=coming.generation,
@@ -197,8 +198,8 @@ def size_of(state: StoredState, coming: Next) -> StoredState:
 
 
 def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
-    """A job that is only placed is scaled by an edit of its spec as upstream does it: pods come and go, and those that
-    stay are told nothing."""
+    """A job that is placed but not elastic is scaled by an edit of its spec, as upstream does: pods are added and
+    removed, and the remaining ones get no command."""
     state = ctx.current
     indexes = simplest({name: resized(state.pods(name), count) for name, count in target.replicas.items()})
     change = f"From {words(state.replicas)} to {words(target.replicas)}"
@@ -208,7 +209,7 @@ def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
 
 
 def _adopt(ctx: ReconcileContext, target: Target) -> StoredState:
-    """Other nodes or CPU for the size that the job has: no rescale, so they hold at once."""
+    """Adopts nodes or CPU for the job's present size. This is no rescale, so they apply at once."""
     state = ctx.current
     cpu = target.cpu if ctx.elastic else state.cpu
     if (state.nodes, state.cpu) == (target.nodes, cpu):
@@ -218,13 +219,13 @@ def _adopt(ctx: ReconcileContext, target: Target) -> StoredState:
     return replace(state, nodes=target.nodes, cpu=cpu, reason=target.reason)
 
 
-# So often containers end while a size is prepared, before it is given up: once it may be by chance.
+# Number of container ends, while a size is prepared, after which the size is given up: a single one may be chance.
 _DEATHS: Final = 2
 
 
 def advance(ctx: ReconcileContext) -> StoredState:
-    """One step of the rescale, or none where there is nothing to do: what is to be done is added to the context. Gives
-    the state to store."""
+    """Does one step of the rescale, if there is one to do: adds its actions to the context, and returns the state to
+    store."""
     return _with_trained(ctx, _advance(ctx))
 
 
@@ -247,8 +248,8 @@ def _advance(ctx: ReconcileContext) -> StoredState:
 
 
 def _with_trained(ctx: ReconcileContext, state: StoredState) -> StoredState:
-    """The state, which remembers the newest generation that has made a step. Of a program that reports no steps, that
-    is one whose pods have all run."""
+    """Returns the state with the newest generation that has made a step. If the program reports no steps, this is the
+    newest generation whose pods have all run."""
     known = state.trained.generation if state.trained is not None else None
     if known == state.generation or state.generation != ctx.current.generation or not state.replicas:
         return state
@@ -259,7 +260,7 @@ def _with_trained(ctx: ReconcileContext, state: StoredState) -> StoredState:
 
 
 def _has_begun(ctx: ReconcileContext, report: Report | None) -> bool:
-    """Whether the chief has made a step of the generation that runs."""
+    """Whether the chief has made a step of the running generation."""
     return report is not None and report.generation == ctx.current.generation and report.first_step_at is not None
 
 
@@ -268,8 +269,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     pods = ctx.by_role
     running = set(roles_of(ctx.current))
     added = [role for role in roles_of(coming) if role not in running]
-    # The host names of added pods exist when they run: a program that looked for them before would be told that they do
-    # not, and name services remember that for half a minute.
+    # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
+    # which name services cache for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
     told = added
     if ready_to_begin:
@@ -286,12 +287,13 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         return _roll_back(ctx, problem)
     missing = [role for role in roles_of(coming) if not is_prepared(ctx, role)]
     if (ended := ctx.restarts - coming.restarts) >= _DEATHS:
-        # What is prepared takes the container down with it: by its memory, say.
+        # The prepared program brings the container down with it, for example by its memory.
         why = f"containers of the running size have ended {ended} times while the next one was prepared"
         return _roll_back(ctx, why, blamed=roles_of(ctx.current))
     if missing and ctx.unheard_s > ctx.timeouts.prepare_s:
         names = ", ".join(describe_role(role) for role in missing[:5])
-        # It may wait for what the running one has: a lock. Those that are added may wait for it.
+        # A prepared program may wait for something that the running one holds, such as a lock. It may also wait for the
+        # added pods, so it is blamed only once these run.
         stuck = [role for role in missing if role in running and is_preparing(ctx, role)] if ready_to_begin else []
         return _roll_back(ctx, f"not ready after {ctx.timeouts.prepare_s:.0f} s: {names}", blamed=stuck)
     if missing:
@@ -304,7 +306,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
 
 def _checkpointing(ctx: ReconcileContext) -> StoredState:
     coming = ctx.coming
-    # Where whole programs wait, only the chief has something to do; of spares, servers start with it.
+    # In mode `overlap` complete programs are ready, so only the chief has to act. In mode `spare` the programs of all
+    # replicas start together with the chief's.
     told = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, told, "switch", coming))
@@ -313,7 +316,8 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     if report is not None and report.generation == coming.generation:
         return _committed(ctx)
     if chief is not None and fails_for_good(ctx, ctx.chief):
-        # Whether it had committed nobody can tell any more; and a program that it ran for us may be what failed.
+        # It is no longer known whether the chief had committed, and the failure may come from a program that it ran for
+        # us.
         here = Trained(ctx.current.generation, ctx.current.replicas, ctx.current.nodes, ctx.current.cpu)
         return _return(ctx, here, f"{describe_role(ctx.chief)}: {chief.last_end or 'the pod failed'}")
     if chief is None or chief.terminating or chief.phase != "Running":
@@ -325,7 +329,7 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
             return _roll_back(ctx, f"no checkpoint: {report.switch.why}")
         if report.switch.state == "committed":
             return _committed(ctx)
-    # The launcher gives up first; this is for a launcher that cannot be heard.
+    # The launcher gives up first; this limit is for a launcher that does not answer.
     if ctx.unheard_s > ctx.timeouts.checkpoint_s + ctx.timeouts.cancel_s:
         return _roll_back(
             ctx, f"no checkpoint after {ctx.elapsed_s:.0f} s, and no word from {describe_role(ctx.chief)}"
@@ -334,10 +338,10 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
 
 
 def _rolling_back(ctx: ReconcileContext) -> StoredState:
-    """The chief first: only when it has given up can the others, for until then it may still commit. One that is lost
-    is ended, and not waited for: whatever it does, it never trains again."""
+    """Cancels the switch at the chief first, which may commit until it has given up; the other pods follow. A lost
+    chief is deleted without waiting for it: whatever it does, it never trains again."""
     coming, lost = ctx.coming, ctx.lost(ctx.chief)
-    # What was added stays until it is certain which way it goes.
+    # Added pods stay until it is certain whether the switch was committed.
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, [ctx.chief], "run", None))
     ctx.look_again(1.0)
@@ -355,14 +359,14 @@ def _rolling_back(ctx: ReconcileContext) -> StoredState:
         refused = Refused(coming.generation, ctx.current.reason, ctx.now_text, coming.no_room)
         return replace(_enter(ctx, "Stable"), next=None, refused=refused, cpu=_cpu_left(ctx))
     if (lost or ctx.unheard_s > ctx.timeouts.cancel_s) and chief is not None and not chief.terminating:
-        # Nobody can tell what it does: made anew, it goes on from the newest checkpoint.
+        # The chief's state is unknown. Once recreated, it continues from the newest checkpoint.
         ctx.delete_pods((chief,), mark=True)
     return ctx.current
 
 
 def _cpu_left(ctx: ReconcileContext) -> Cpu:
-    """CPU of the size that stays, without what its pods gave up for the one that did not come: a plan may have given
-    that to other jobs, and the next one says what these pods get."""
+    """Returns the CPU of the size that stays, without the CPU that its pods gave up for the size that failed: a plan
+    may have given that to other jobs. The next plan sets the CPU of these pods."""
     left: dict[str, tuple[int, ...]] = {}
     for name, values in ctx.current.cpu.items():
         pods = [ctx.by_role.get((name, index)) for index in ctx.current.pods(name)]
@@ -382,7 +386,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     limit_s = ctx.timeouts.recreate_s if coming.mode == "recreate" else ctx.timeouts.switch_s
     chief_lost = ctx.lost(ctx.chief)
     late = chief_lost or ctx.unheard_s > limit_s
-    # What it waits for in vain on a node that the operator chose, it gets elsewhere; but only a Stable job is placed.
+    # A pinned pod that cannot be scheduled is placed elsewhere, but only a Stable job is placed.
     refused = "" if heard else refused_a_node(ctx, [role for role, pod in ctx.by_role.items() if pod.pinned])
     failed = ""
     if (state.way_back is not None or coming.returns) and not (heard or silent or refused or chief_lost):
@@ -413,7 +417,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     if refused and not late:
         ctx.event("Warning", "Rescaled", f"{change}, but {refused}")
     elif failed:
-        settled = replace(settled, trained=None)  # it has been tried once; from here on this is a job like any other
+        settled = replace(settled, trained=None)  # the return was tried once; from now on the usual rules apply
         message = f"{change}, but no step was made there either: {on_one_line(failed)}. Its restart policy decides now"
         ctx.event("Warning", "ReturnFailed", message)
     elif chief_lost:
@@ -429,7 +433,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
 
 
 def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
-    """Recreate all pods at the last size that trained. The size that failed has lost nothing, as it made no step."""
+    """Recreates all pods at the last size that trained. The failed size has lost no progress, as it made no step."""
     coming, state = ctx.coming, ctx.current
     why = on_one_line(why)
     newest = max(coming.generation, ctx.target.generation if ctx.target is not None else 0)
@@ -455,14 +459,14 @@ def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
 
 
 def _restarts(ctx: ReconcileContext) -> int:
-    """Restarts of all containers of the job, as `backoffLimit` counts them."""
+    """Returns the restarts of all containers of the job, as `backoffLimit` counts them."""
     return sum(pod.restarts for pod in ctx.by_role.values() if pod.phase == "Running")
 
 
 def _recreating(ctx: ReconcileContext) -> StoredState:
-    """The chief goes first, while its parameter servers are there to be saved. Before, all pods are marked: those that
-    end because the chief is gone have not failed. A chief that is lost is not waited for: the others hold room that
-    somebody else needs. Pods are made when all of the old ones are gone, that one included."""
+    """Deletes the chief first, while its parameter servers still run, so that it can save. Before that, all pods are
+    marked: pods that end because the chief is gone have not failed. A lost chief is not waited for, since the other
+    pods hold capacity that other jobs need. New pods are created when all old ones are gone, a lost chief included."""
     coming, pods, state = ctx.coming, ctx.by_role, ctx.current
     chief = ctx.chief_pod
     ctx.wanted, ctx.hold = pods_of_both(state, coming), True
@@ -474,7 +478,7 @@ def _recreating(ctx: ReconcileContext) -> StoredState:
         ctx.look_again(1.0)
         return replace(state, stop=stop)
     unmarked = [role for role, pod in pods.items() if not (pod.stopped_by_us or pod.terminating or pod.ended)]
-    if unmarked and ctx.elapsed_s < ctx.timeouts.recreate_s:  # an API server may refuse marks for ever
+    if unmarked and ctx.elapsed_s < ctx.timeouts.recreate_s:  # an API server may refuse marks permanently
         ctx.send(dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND))
         ctx.look_again(TOLD_S)
         return state
@@ -489,13 +493,13 @@ def _recreating(ctx: ReconcileContext) -> StoredState:
             ctx.event("Warning", "ChiefLost", f"{away}, so the other pods do not wait for it")
         ctx.delete_pods(pods.values(), mark=True)
         return state
-    if coming.replicas and coming.generation == state.generation:  # the same pods, without what was injected
+    if coming.replicas and coming.generation == state.generation:  # the same pods, without the injected containers
         ctx.look_again(0.0)
         return replace(_enter(ctx, "Stable"), next=None)
     if coming.replicas:
         begun = replace(_committed(ctx), injection=injection_when_started(state.injection))
-        # The pause counts from the end of the old pods. The limit of the first step does not, where a lost node kept
-        # one of them for long: the new size is not to blame.
+        # The pause is counted from the end of the old pods. The time limit of the first step is not, if a lost node
+        # kept one of them for long: that delay is not the new size's fault.
         return replace(begun, since=state.since) if ctx.elapsed_s < ctx.timeouts.recreate_s / 2 else begun
     if stop is not None:
         stopping.stopped(ctx, stop)
@@ -518,7 +522,7 @@ def _enter(ctx: ReconcileContext, phase: Phase) -> StoredState:
 
 
 def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) -> StoredState:
-    """`blamed`: replicas beside whose programs another one does not come up."""
+    """Begins the rollback. `blamed` are replicas in which a second program cannot start beside the running one."""
     coming = ctx.coming
     why = on_one_line(why)
     message = describe_stay(ctx.current.replicas, coming.replicas, why)
@@ -530,8 +534,8 @@ def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) 
 
 
 def _deaths(ctx: ReconcileContext, why: str, blamed: Sequence[Role]) -> Deaths | None:
-    """What is remembered of programs that died while they were prepared: beside one that runs, and no others. A
-    replica that is added has nothing beside it, so it dies of something else."""
+    """Returns the stored deaths of programs that were prepared beside a running one. An added replica has no running
+    program beside it, so its deaths have another cause and are not counted."""
     coming, running = ctx.coming, set(roles_of(ctx.current))
     failed = blamed or [role for role in roles_of(coming) if has_failed_to_prepare(ctx, role)]
     if coming.mode == "recreate" or not failed or not running.issuperset(failed):
@@ -541,7 +545,7 @@ def _deaths(ctx: ReconcileContext, why: str, blamed: Sequence[Role]) -> Deaths |
 
 
 def _committed(ctx: ReconcileContext) -> StoredState:
-    """The chief decided for the coming size, or all pods before it are gone: from here on it is the job's size."""
+    """Makes the coming size the job's size: the chief has committed it, or all old pods are gone."""
     coming, state = ctx.coming, ctx.current
     trained = state.trained
     if trained is not None and trained.generation == state.generation:
@@ -553,7 +557,7 @@ def _committed(ctx: ReconcileContext) -> StoredState:
 
 
 def _withdrawn(ctx: ReconcileContext) -> str:
-    """Why the size that the job is on its way to is not wanted any more."""
+    """Returns why the coming size is no longer wanted; empty if it still is."""
     coming, target = ctx.coming, ctx.target
     moves_only = coming.replicas == ctx.current.replicas
     if not (ctx.elastic or (ctx.stoppable and moves_only)):

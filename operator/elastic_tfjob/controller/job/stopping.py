@@ -1,7 +1,7 @@
-"""Stopping a running job without losing a step, and what is said when it goes on. Pure.
+"""Stops a running job without losing a step, and reports when it resumes. Pure.
 
-    begin ──the program has saved, and stands still──▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
-      └──── nobody to ask, or the limit is over ───────▲
+    begin ──the program has saved, and has paused────▶ pods end ──all are gone──▶ Waiting ──target──▶ Stable ──▶ resumed
+      └──── no launcher to ask, or time limit over ────▲
 
 The phase in the state is `Recreating` from `begin` until all pods are gone.
 """
@@ -20,16 +20,16 @@ from elastic_tfjob.scheduling.reasons import Why
 
 __all__ = ["begin", "judge", "resumed", "stopped"]
 
-# So long a pod takes to be gone that is ended with the usual grace period, on a node that answers.
+# Seconds until a pod that is deleted with the usual grace period is gone, on a node that answers.
 _ENDS_S: Final = 45.0
-# A chief that is to save is asked all the time: one that says nothing for so long is silent.
+# A chief that has to save is asked all the time; one that has not answered for this time is silent.
 _SILENT_S: Final = 15.0
-# A new operator has asked each pod once after so long: only then the limit counts.
+# A new operator has asked each pod once after this time; only then does the limit count.
 _LISTENED_S: Final = 5.0
 
 
 def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Stop:
-    """The stop of a job that shall hold nothing any more."""
+    """Begins the stop of a job that must release all its capacity."""
     report, limit_s = ctx.chief_report, ctx.timeouts.stop_s
     reached = report.step if report is not None else None
     stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
@@ -42,7 +42,7 @@ def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Sto
 
 
 def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
-    """The stop, ended where the pods may end: a checkpoint of all that was trained is there, nobody can make one any
+    """Returns the stop, marked as ended if the pods may end: a checkpoint contains all steps, none can be made any
     more, or it has taken too long."""
     report, chief, limit_s = ctx.chief_report, ctx.chief_pod, ctx.timeouts.stop_s
     if report is not None and report.step is not None:
@@ -53,7 +53,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
         step = stop.reached if said.step is None else said.step
         reached = step if stop.reached is None or step is None else max(step, stop.reached)
         behind = None if reached is None or step is None else reached - step
-        if not behind:  # a checkpoint below the last reported step does not hold all
+        if not behind:  # a checkpoint below the last reported step does not contain all steps
             return _end(ctx, replace(stop, saved=step, reached=reached), lost=0)
     if chief is None or chief.terminating or chief.phase != "Running":
         return _missed(ctx, stop, "the chief's pod is gone")
@@ -64,7 +64,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
         ctx.event("Normal", "Stopping", "Ends without a new checkpoint: it has made no step since it began")
         return _end(ctx, stop, lost=_behind(report))
     waited_s = (ctx.now - began).total_seconds() if began is not None else limit_s
-    # The other pods wait for the chief's end, too: of one that says nothing that is within the same limit.
+    # The other pods wait for the chief's end too, so a silent chief must end within the same limit.
     unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at
     if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
         return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
@@ -75,7 +75,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
 
 
 def stopped(ctx: ReconcileContext, stop: Stop) -> None:
-    """All pods are gone: the job waits from now on."""
+    """Reports that all pods are gone, and the job waits from now on."""
     where = f" at step {stop.saved}" if stop.saved is not None else ""
     if stop.lost is None:
         what = "it will go on from its newest checkpoint"
@@ -86,8 +86,8 @@ def stopped(ctx: ReconcileContext, stop: Stop) -> None:
 
 
 def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
-    """Whether the job makes steps again, which is told; or is taken to, as it is `late`: its program had time enough to
-    say so."""
+    """Whether the job makes steps again, which an event reports. If it is `late`, it counts as resumed: its program had
+    enough time to report a step."""
     report, size = ctx.chief_report, words(ctx.current.replicas)
     heard = report is not None and report.generation == ctx.current.generation and report.first_step_at is not None
     if not (heard or late):
@@ -104,7 +104,7 @@ def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
 
 
 def _nobody_to_ask(ctx: ReconcileContext) -> str:
-    """Why the pods may end at once; empty where the chief's launcher is to be asked first."""
+    """Returns why the pods may end at once; empty if the chief's launcher has to be asked first."""
     chief, report = ctx.chief_pod, ctx.chief_report
     if not ctx.launcher:
         return "its pods have no launcher"
@@ -120,14 +120,15 @@ def _nobody_to_ask(ctx: ReconcileContext) -> str:
 
 
 def _idle(report: Report, generation: int, asked: datetime) -> bool:
-    """Whether a program has made no step, as it said after it was asked for a checkpoint: reports come every few
-    seconds, in which one that has just begun makes hundreds of steps. The time of asking is in whole seconds."""
+    """Whether a program has made no step, by a report received after it was asked for a checkpoint: reports come every
+    few seconds, in which a program that has just begun makes hundreds of steps. The time of asking is in whole
+    seconds."""
     begun = report.generation != generation or report.first_step_at is not None
     return not begun and report.received_at >= asked.timestamp() + 1
 
 
 def _missed(ctx: ReconcileContext, stop: Stop, why: str) -> Stop:
-    """The pods end although nobody has confirmed a checkpoint."""
+    """Ends the stop without a confirmed checkpoint."""
     report = ctx.chief_report
     lost = _behind(report)
     newest = "its newest checkpoint" if lost is None else f"its checkpoint of step {_newest(report)}"
@@ -149,12 +150,12 @@ def _end(ctx: ReconcileContext, stop: Stop, *, lost: int | None) -> Stop:
 
 
 def _newest(report: Report | None) -> int | None:
-    """The step of the newest checkpoint that the program has told of."""
+    """Returns the step of the newest checkpoint that the program has reported."""
     return report.checkpoint.step if report is not None and report.checkpoint is not None else None
 
 
 def _behind(report: Report | None) -> int | None:
-    """How many reported steps are in no checkpoint; None where that is not known."""
+    """Returns how many reported steps are in no checkpoint; None if unknown."""
     newest = _newest(report)
     if report is None or newest is None or report.step is None:
         return None

@@ -1,4 +1,4 @@
-"""The state of a job as it is stored in its annotations, and the room that there is for it. Pure."""
+"""Stores a job's state in its annotations, within their size limit. Pure."""
 
 from dataclasses import replace
 from typing import Final
@@ -21,16 +21,16 @@ from elastic_tfjob.controller.model.state import Phase, StoredState
 from elastic_tfjob.controller.model.usage import UsageRecord, continued
 from elastic_tfjob.scheduling.reasons import Reason
 
-# What the operator writes into a job's annotations beside its state takes so many bytes at most; and so much it grows.
+# The names of the operator's annotations, their bytes besides the state's text at most, and the growth of the state.
 _OF_STATE: Final = (STATE_ANNOTATION, STEP_ANNOTATION, ETA_ANNOTATION, RECORD_ANNOTATION)
 _OF_STATE_BYTES: Final = sum(map(len, _OF_STATE)) + 640
 _STATE_GROWS: Final = 4096
 
 
 def stored_or_first(ctx: ReconcileContext) -> StoredState:
-    """The stored state; the first one of a job whose state is not stored yet, was overwritten with nonsense, or
-    has no size although the job does not wait for one: it waited, and was suspended until no profile decided for
-    it any more. A phase of which it is not known since when it lasts begins now: else it would have no limit."""
+    """Returns the stored state. Returns a first state if none is stored, if it was overwritten with invalid text, or if
+    it has no size although the job does not wait for one: such a job waited, and was suspended until no profile decided
+    for it. A phase without a known start begins now; otherwise it would have no time limit."""
     if ctx.stored is None or (ctx.stored.phase == "Stable" and not ctx.stored.replicas):
         generation = ctx.stored.generation if ctx.stored is not None else 0
         return replace(_first_state(ctx), generation=generation)
@@ -38,7 +38,7 @@ def stored_or_first(ctx: ReconcileContext) -> StoredState:
 
 
 def _first_state(ctx: ReconcileContext) -> StoredState:
-    """Of a job that has no size yet."""
+    """Returns the state of a job that has no size yet."""
     declared = {name: replica.count for name, replica in ctx.declared.tf_replica_specs.items()}
     if ctx.waits_for_target:
         return StoredState("Waiting", since=ctx.now_text)
@@ -46,8 +46,8 @@ def _first_state(ctx: ReconcileContext) -> StoredState:
 
 
 def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
-    """A job that is finished or suspended is on its way nowhere. How fast it was is remembered: figures are refreshed
-    once a minute, so a short job would else teach those of its name nothing."""
+    """Ends the rescale of a finished or suspended job. Its speed is recorded once more: figures are updated once a
+    minute, so a short job would otherwise teach later jobs of its name nothing."""
     if ctx.stored is None:
         return
     report = ctx.chief_report
@@ -66,7 +66,7 @@ def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
 
 
 def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
-    """Whether the job's annotations leave room for a state; else it runs as a job that follows no target."""
+    """Whether the job's annotations leave space for a state; otherwise the job runs without following a target."""
     if ctx.stored is not None or _size_of(state.to_json(ctx.job.uid)) + _STATE_GROWS <= _room(ctx):
         return True
     ctx.event(
@@ -79,7 +79,7 @@ def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
 
 
 def save_state(ctx: ReconcileContext, state: StoredState) -> None:
-    """Store the state, and what users read of it, as far as they differ from what is stored."""
+    """Stores the state, and the annotations that users read, if they differ from the stored ones."""
     wanted = {
         STATE_ANNOTATION: _fitting(ctx, state),
         STEP_ANNOTATION: None if state.step is None else str(state.step),
@@ -92,14 +92,14 @@ def save_state(ctx: ReconcileContext, state: StoredState) -> None:
 
 
 def _room(ctx: ReconcileContext) -> int:
-    """Bytes that the state may have."""
+    """Returns the bytes that the state may have."""
     others = bytes_of(ctx.job.annotations, but=_OF_STATE)
     return max(0, MAX_ANNOTATION_BYTES - others - _OF_STATE_BYTES)
 
 
 def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
-    """The state's text. Where it does not fit beside the job's other annotations, nodes are left out first, so that
-    pods run where kube-scheduler finds room for them, then the past."""
+    """Returns the state's text. If it does not fit beside the job's other annotations, nodes are left out first, so
+    that kube-scheduler chooses the pods' nodes, then the history."""
     uid = ctx.job.uid
     room, text = _room(ctx), state.to_json(uid)
     if _size_of(text) <= room:
@@ -120,7 +120,7 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
 
 
 def _record(ctx: ReconcileContext, state: StoredState) -> str:
-    """The record of service once this state holds."""
+    """Returns the usage record for this state."""
     ended = ctx.spec.run_policy.suspend or ctx.status.finished
     before, after = (ctx.stored.replicas if ctx.stored is not None else {}), {} if ended else state.replicas
     held = accelerators = 0

@@ -1,1 +1,1 @@
-"""Typed reading of API objects, annotations, pod reports and the ConfigMap."""
+"""Reads API objects, annotations, pod reports and the ConfigMap as typed values."""

@@ -1,4 +1,4 @@
-"""The nodes that a pod may be bound to, by its spec. Pure."""
+"""Reads from a pod's spec the nodes that it may be bound to. Pure."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,12 +7,12 @@ from elastic_tfjob.api.reading import MAX_NODE_NAME, cut
 from elastic_tfjob.controller.model.job import Raw
 from elastic_tfjob.scheduling.resources import Constraints, Requirement, Toleration
 
-# The one field that required node affinity may name beside labels; given to the core as one more label.
+# The only field that required node affinity may name besides labels; the decision core gets it as one more label.
 NAME_FIELD: Final = "metadata.name"
 
 
 def required_terms(spec: Raw) -> Iterable[Raw]:
-    """The terms of a pod's required node affinity, of which a node must match one."""
+    """Returns the terms of a pod's required node affinity; a node must match one of them."""
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
@@ -20,7 +20,8 @@ def required_terms(spec: Raw) -> Iterable[Raw]:
 
 
 def pinned_to(spec: Raw) -> str:
-    """The node that inject.pin wrote into a pod's affinity, as the last of a term's fields."""
+    """Returns the node that inject.pin wrote into a pod's affinity, as the last of a term's fields; empty if there is
+    none."""
     for term in required_terms(spec):
         for field in reversed(term.get("matchFields") or ()):
             if field["key"] == "metadata.name" and field["operator"] == "In" and field.get("values"):
@@ -29,8 +30,8 @@ def pinned_to(spec: Raw) -> str:
 
 
 def template_pin(template: Raw) -> str:
-    """The node that a user's template pins its pods to, if any. Nobody has checked a template but for what the API
-    server says when a pod is made of it."""
+    """Returns the node that a user's template pins its pods to; empty if there is none. The API server checks a
+    template only when a pod is made from it, so any content is accepted here."""
     try:
         return pinned_to(template.get("spec") or {})
     except (AttributeError, KeyError, TypeError, IndexError, ValueError):
@@ -38,7 +39,7 @@ def template_pin(template: Raw) -> str:
 
 
 def constraints_of(pod: Raw) -> Constraints:
-    """Where a pod may run, by its node selector, required node affinity, name of a node and tolerations."""
+    """Returns where a pod may run, by its node selector, required node affinity, node name and tolerations."""
     affinity = tuple(
         tuple(
             Requirement(each["key"], each["operator"], tuple(each.get("values") or ()))

@@ -1,4 +1,4 @@
-"""What the operator keeps of objects that are not TFJobs' own: nodes, other people's pods, its ConfigMap. Pure."""
+"""Data of objects that do not belong to TFJobs: nodes, foreign pods, the operator's ConfigMap. Pure."""
 
 import re
 import sys
@@ -36,11 +36,10 @@ __all__ = [
     "without_loaned",
 ]
 
-# -- The loan of a node of another pool, as it stands on the node ------------------------------------------------------
-# The admin's label, and the operator's taint and annotation.
-#
-# All that is known of a loan is on its node, so that any operator can go on with it at any moment. The scheduling loop
-# of the leader is the only writer. Others may change a node, too: so taint and annotation are compared each time.
+# -- The loan of a node of another pool, as stored on the node ---------------------------------------------------------
+# The admin's label, and the operator's taint and annotation. All data of a loan is on its node, so that any operator
+# can continue it at any moment. Only the scheduling loop of the leader writes it. Other clients may change a node too,
+# so taint and annotation are compared in every round.
 
 POOL_LABEL: Final = f"{PREFIX}pool"
 LOANED_TAINT: Final = f"{PREFIX}loaned"
@@ -49,14 +48,15 @@ WANT_ANNOTATION: Final = f"{PREFIX}want-nodes"
 POOL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 Stage = Literal["loaned", "recalled", "returned"]
-"""`loaned`: loanable jobs may run there. `recalled`: it is wanted back, and jobs leave it. `returned`: it is its pool's
-again, and not lent anew for a while."""
+"""`loaned`: loanable jobs may run on the node. `recalled`: its pool wants it back, and jobs leave it. `returned`: it
+belongs to its pool again, and is not lent again for a while."""
 _STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLoan:
-    """`since`: of the stage, RFC 3339. `pool`: whose node it is, whatever its label says by now. `why`: in words."""
+    """The loan of a node. `since` is when the stage began (RFC 3339). `pool` is the node's owner, even if its label has
+    changed. `why` is the reason in words."""
 
     stage: Stage
     pool: str
@@ -65,7 +65,7 @@ class NodeLoan:
 
     @classmethod
     def of(cls, annotations: Mapping[str, str]) -> "NodeLoan | None":
-        """What a node's annotations say; None where there is nothing, or nonsense."""
+        """Reads the loan from a node's annotations; None if there is none, or it is invalid."""
         text = annotations.get(LOAN_ANNOTATION)
         if text is None or len(text) > MAX_VALUE:
             return None
@@ -80,28 +80,29 @@ class NodeLoan:
             return None
 
     def to_json(self) -> str:
-        """The annotation."""
+        """Returns the annotation's text."""
         found = {"stage": self.stage, "pool": self.pool, "since": self.since, "why": cut(self.why, MAX_TEXT)}
         return orjson.dumps(found).decode()
 
     def age_s(self, now_s: float) -> float:
-        """Seconds in this stage; 0 for a time to come, which a clock that was set back leaves behind."""
+        """Returns the seconds in this stage; 0 if it began in the future, which happens when a clock was set back."""
         since = moment_of(self.since)
         return max(0.0, now_s - since.timestamp()) if since is not None else 0.0
 
 
 def tainted(taints: Iterable[Taint]) -> bool:
-    """Whether a node has the taint that keeps the pods of its pool away while it is lent."""
+    """Whether a node has the taint that keeps its pool's own pods away while it is lent."""
     return any(taint.key == LOANED_TAINT and taint.effect == "NoSchedule" for taint in taints)
 
 
 def without_loaned(taints: Iterable[Taint]) -> list[Taint]:
-    """The taints of others."""
+    """Returns the taints without the loan's."""
     return [taint for taint in taints if taint.key != LOANED_TAINT]
 
 
 def parse_wants(text: str) -> tuple[dict[str, int], list[str]]:
-    """`inference=3,search=1`: the least number of nodes that a pool shall have for itself; and what is wrong there."""
+    """Parses `inference=3,search=1`, the least number of nodes that each pool should keep for itself. Returns the
+    numbers by pool, and the problems found."""
     wants: dict[str, int] = {}
     if len(text) > MAX_VALUE:
         return {}, [f"{WANT_ANNOTATION} has {len(text)} characters, allowed are {MAX_VALUE}"]
@@ -118,18 +119,18 @@ def parse_wants(text: str) -> tuple[dict[str, int], list[str]]:
 
 Raw = Mapping[str, Any]
 
-# Field selector of the pods that take room on a node.
+# Field selector of the pods that take capacity on a node.
 ACTIVE_AND_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-# Of those that wait for one.
+# Field selector of the pods that wait for a node.
 PENDING = "spec.nodeName=,status.phase=Pending"
-# Controllers whose pods a node has whatever it is used for: its daemons, and the kubelet's static pods.
+# Controllers whose pods a node always has: DaemonSets, and the node itself for the kubelet's static pods.
 _STAY = frozenset({"DaemonSet", "Node"})
 
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node. `usable`: Ready, and not cordoned; `cordoned`: Ready, so that its pods run, and gets no more of them.
-    `pool`: what the admin's label says; `loan` and `tainted`: what the operator wrote of its loan."""
+    """A node. `usable`: Ready and not cordoned. `cordoned`: Ready, so its pods run, but it gets no more. `pool` is the
+    admin's label; `loan` and `tainted` are the operator's annotation and taint for a loan."""
 
     name: str
     uid: str
@@ -147,7 +148,7 @@ class KubeNode:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "KubeNode":
-        """Keep what decisions read of a node as the API sends it."""
+        """Keeps what decisions read of a node in the API's form. Raises ValueError for an invalid one."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
         ready = ready and "deletionTimestamp" not in metadata
@@ -169,13 +170,14 @@ class KubeNode:
 
     @property
     def key(self) -> Key:
-        """Nodes are in no namespace."""
+        """Empty namespace, and name."""
         return "", self.name
 
 
 @dataclass(frozen=True, slots=True)
 class OwnObject:
-    """The operator's own Deployment, or its pod where that has none: where people look for what it says of itself."""
+    """The operator's own Deployment, or its pod if there is no Deployment: the object to which events about the
+    operator itself are attached."""
 
     api_version: str
     kind: str
@@ -186,14 +188,15 @@ class OwnObject:
 
     @classmethod
     def of(cls, api_version: str, kind: str, raw: Raw) -> "OwnObject":
-        """`raw` is the object as the API sends it."""
+        """Reads the object in the API's form."""
         metadata = raw["metadata"]
         return cls(api_version, kind, **identity(metadata))
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignPod:
-    """A pod that takes room on a node and is no TFJob's. `stays`: the node has it whatever it is used for."""
+    """A pod that takes capacity on a node and belongs to no TFJob. `stays`: the node always has it (a daemon or a
+    static pod)."""
 
     namespace: str
     name: str
@@ -206,7 +209,7 @@ class ForeignPod:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "ForeignPod":
-        """Keep what decisions read of a pod as the API sends it."""
+        """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
         return cls(
             namespace=sys.intern(metadata["namespace"]),
@@ -220,14 +223,14 @@ class ForeignPod:
 
     @property
     def key(self) -> Key:
-        """Its own name: it belongs to no job."""
+        """Namespace and the pod's own name, as it belongs to no job."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPod:
-    """A pod without a node that is no TFJob's. `waits`: kube-scheduler has looked for one in vain, and is not about to
-    make room for it by preemption."""
+    """A pod without a node that belongs to no TFJob. `waits`: kube-scheduler has found no node for it, and is not about
+    to preempt pods for it."""
 
     namespace: str
     name: str
@@ -240,7 +243,7 @@ class PendingPod:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "PendingPod":
-        """Keep what decisions read of a pod as the API sends it."""
+        """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         refused = any(
             c["type"] == "PodScheduled" and c["status"] == "False" and c.get("reason") == "Unschedulable"
@@ -256,14 +259,14 @@ class PendingPod:
 
     @property
     def key(self) -> Key:
-        """Its own name: it belongs to no job."""
+        """Namespace and the pod's own name, as it belongs to no job."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigMap:
-    """The operator's configuration as the API server holds it; `text` is None where the key is missing. `wants`: what
-    somebody says of how many nodes pools want, in an annotation of their own."""
+    """The operator's configuration in the API server; `text` is None if the key is missing. `wants` is an annotation,
+    written by another client, with the number of nodes that each pool wants."""
 
     namespace: str
     name: str
@@ -275,7 +278,7 @@ class ConfigMap:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "ConfigMap":
-        """Keep the one key that is read."""
+        """Keeps the one key that is read. Raises ValueError for an invalid object."""
         metadata = raw["metadata"]
         return cls(
             namespace=metadata["namespace"],
@@ -288,5 +291,5 @@ class ConfigMap:
 
     @property
     def key(self) -> Key:
-        """Its own name."""
+        """Namespace and name."""
         return self.namespace, self.name

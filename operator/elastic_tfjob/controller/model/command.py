@@ -9,19 +9,19 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.model.annotations import without_empty
 from elastic_tfjob.controller.model.target import Mode
 
-# The operator's mailbox to a pod. Written also before the operator deletes a running pod, so that whoever looks at the
-# terminating pod later (another replica, the operator after a restart) knows that it did not fail.
+# The operator's command to a pod. It is also written before the operator deletes a running pod, so that any later
+# reader of the terminating pod (another replica, the operator after a restart) knows that it did not fail.
 COMMAND_ANNOTATION: Final = f"{PREFIX}command"
 STOP_COMMAND: Final = '{"action":"stop"}'
-# Characters of a command that is kept as it is. One of a large job names all of its replicas.
+# Characters up to which a command is kept unchanged. The command of a large job names all of its replicas.
 _KEPT: Final = 1024
 _DIGEST: Final = "blake2b:"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a pod's launcher shall do: see runtime/ for the meaning of each action. `tf_config`: None for a program that
-    gets none. `request`: which stop a `save` is for."""
+    """A command to a pod's launcher; see runtime/ for the meaning of each action. `tf_config` is None for a program
+    that gets none. `request` is the stop that a `save` belongs to."""
 
     generation: int
     action: Literal["prepare", "switch", "run", "save"]
@@ -31,20 +31,21 @@ class Command:
     request: int | None = None
 
     def to_json(self) -> str:
-        """The annotation's text; equal commands have equal texts."""
+        """Returns the annotation's text; equal commands have equal texts."""
         return without_empty(self, "request", *(("tf_config",) if self.tf_config is None else ()))
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:
-    """A pod's command as it is kept: one of more than 1,024 characters as its digest, and with two spaces at its end at
-    most. Two commands that differ in more than further spaces are kept as two. `begin` is a first part of it that it
-    has in common with others, of which `hashes` remembers the hash: a thousand long commands are soon compared then.
+    """Returns a pod's command as it is stored: a command of more than 1,024 characters as its digest, with at most two
+    trailing spaces. Commands that differ in more than additional trailing spaces have different results. `begin` is a
+    first part that many commands share, whose hash is cached in `hashes`, so that a thousand long commands can be
+    compared quickly.
     """
     bare = command.rstrip()
     spaces = command[len(bare) : len(bare) + 2]
     if len(begin) + len(bare) <= _KEPT:
         short = begin + bare
-        if not short.startswith(_DIGEST):  # else somebody could write what looks like another's digest
+        if not short.startswith(_DIGEST):  # otherwise a user could imitate another command's digest
             return short + spaces
     hashed = hashes.get(begin) if hashes is not None else None
     if hashed is None:

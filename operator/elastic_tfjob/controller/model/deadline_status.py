@@ -1,8 +1,8 @@
-"""What a job has been told of scheduling, in annotations: kept so that another operator tells nothing twice. Pure.
+"""Scheduling notices of a job, kept in annotations so that another operator repeats none. Pure.
 
-The scheduling loop alone writes them: `notices` has what is expected of the job's deadline (`judged`) and what was told
-once and for all (`told`). `verdict` and `slack` repeat two values of `judged` for kubectl's columns, which cannot look
-into JSON.
+Only the scheduling loop writes them. `notices` has the verdict on the job's deadline (`judged`), and the notes that are
+sent only once (`told`). `verdict` and `slack` repeat two values of `judged` for kubectl's columns, which cannot read
+JSON.
 """
 
 from collections.abc import Mapping
@@ -46,17 +46,18 @@ __all__ = [
 ]
 
 Verdict = Literal["unknown", "on-time", "at-risk", "unattainable", "missed", "met"]
-"""`unknown`: nothing tells when it ends. `on-time`: expected to end by its deadline. `at-risk`: expected to end after
-it, though a size that its bounds allow would do. `unattainable`: no such size would. `missed`: the deadline has passed,
-or the job failed. `met`: it succeeded by then."""
+"""`unknown`: the end cannot be forecast. `on-time`: expected to end by its deadline. `at-risk`: expected to end after
+it, though a size within its bounds would meet it. `unattainable`: no such size would. `missed`: the deadline has
+passed, or the job failed. `met`: the job succeeded by then."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 Note = Literal["work", "speed", "size"]
-"""What a job does not say, so that less can be done for its deadline: its steps, its progress, where it is saved."""
+"""Information that a job does not give, which limits what can be done for its deadline: its steps, its progress, its
+checkpoint directory."""
 _NOTES: Final[tuple[Note, ...]] = get_args(Note)
 
 MOST_SLACK_S: Final = float(2 * MAX_DURATION_S)
-"""As far as an expected end is told to lie from a deadline: where it is farther, this is what is kept."""
+"""The largest slack in seconds, in either direction; a larger one is cut to this."""
 _LONGEST: Final = f"{2 * MAX_DURATION_S // 86_400}d"
 
 Topic = Literal[
@@ -69,21 +70,21 @@ Topic = Literal[
     "cpu-kept",
     "all-kept",
 ]
-"""The profile goes by the training loss, and the job has none, one that is no number, one that has only risen so far,
-or one that fell and rises now. Or it goes by what is left to do, and nothing tells how much that is, or the job keeps
-the CPU that it requests, or its nodes too."""
+"""Notes that are sent once. The profile uses the training loss, and the job reports none, one that is no number, one
+that has only risen so far, or one that fell and now rises. Or the profile uses the remaining work, which is unknown, or
+the job keeps the CPU that it requests, or its nodes too."""
 _TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 
 _NAMES: Final = (NOTICES_ANNOTATION, VERDICT_ANNOTATION, SLACK_ANNOTATION)
 _BYTES: Final = 2304
-"""What these annotations take at most."""
+"""Bytes that these annotations take at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineStatus:
-    """Times in RFC 3339. `deadline`: the one that this is about. `since`: when the verdict was reached; `at`: when this
-    was written. `eta`: the expected end, `slack_s`: seconds from that to the deadline; None: not known. `why`: what the
-    event said. `told`: notes of which there was an event."""
+    """The verdict on a deadline. Times are in RFC 3339. `deadline` is the deadline judged; `since` is when the verdict
+    was reached, `at` when it was written. `eta` is the expected end, `slack_s` the seconds from then to the deadline;
+    None: unknown. `why` is the event's text. `told` are the notes for which there was an event."""
 
     deadline: str
     verdict: Verdict
@@ -97,16 +98,16 @@ class DeadlineStatus:
 
 @dataclass(frozen=True, slots=True)
 class NoticesSent:
-    """All that a job has been told. `judged`: of its deadline; None: nothing yet, or it has none. `told`: what is told
-    once and for all."""
+    """All notices sent about a job. `judged` is the verdict on its deadline; None: none yet, or the job has no
+    deadline. `told` are the notes that are sent only once."""
 
     judged: DeadlineStatus | None = None
     told: frozenset[Topic] = frozenset()
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str) -> "NoticesSent":
-        """What the job with this uid has been told; nothing where that is not known, or is nonsense, or another
-        job's. What is wrong with a verdict costs no topic, and the other way round."""
+        """Reads the notices of the job with this uid; empty if they are missing, invalid, or another job's. An invalid
+        verdict does not affect the notes, nor the reverse."""
         text = annotations.get(NOTICES_ANNOTATION)
         if text is None or len(text) > 2 * MAX_VALUE:
             return cls()
@@ -121,7 +122,7 @@ class NoticesSent:
         return cls(lenient(_judged, raw), frozenset(topic for topic in _TOPICS if topic in found))
 
     def to_json(self, uid: str) -> str | None:
-        """The text of `notices` for the job with this uid; None where there is nothing to say."""
+        """Returns the text of `notices` for the job with this uid; None if there is nothing to store."""
         if self.judged is None and not self.told:
             return None
         told = [topic for topic in _TOPICS if topic in self.told]
@@ -129,7 +130,7 @@ class NoticesSent:
         return orjson.dumps({name: each for name, each in found.items() if each}).decode()
 
     def to_annotations(self, uid: str) -> dict[str, str | None]:
-        """All three annotations for the job with this uid; None: there is none."""
+        """Returns all three annotations for the job with this uid; None for each that has to be absent."""
         judged = self.judged
         return {
             NOTICES_ANNOTATION: self.to_json(uid),
@@ -155,13 +156,14 @@ def _judged(raw: Fields) -> DeadlineStatus | None:
 
 
 def room_for_notices(annotations: Mapping[str, str]) -> bool:
-    """Whether they fit beside the job's other annotations: else the operator's state needs the room that is left."""
+    """Whether the notices fit beside the job's other annotations; if not, the operator's state needs the remaining
+    space."""
     return bytes_of(annotations, but=_NAMES) + _BYTES <= MAX_ANNOTATION_BYTES
 
 
 def deadline_of(job: TFJob) -> float | None:
-    """The deadline that the user wrote, as Unix time; None where there is none, or nonsense (which reconciling tells
-    in an event). A duration counts from the job's creation."""
+    """Returns the user's deadline as Unix time; None if there is none, or it is invalid (for which reconciling adds an
+    event). A duration counts from the job's creation."""
     text = job.annotations.get(f"{PREFIX}deadline")
     if text is None or len(text) > MAX_VALUE:
         return None
@@ -174,8 +176,8 @@ def deadline_of(job: TFJob) -> float | None:
 
 
 def span(seconds: float) -> str:
-    """`-1h05m`, `12m30s`, `8s`: two parts at most, as people say it. What is longer than any duration that is believed,
-    or is no number, is words."""
+    """Returns a duration in words, with at most two parts: `-1h05m`, `12m30s`, `8s`. A value that is no number, or
+    longer than any valid duration, is described in words."""
     if isnan(seconds):
         return "an unknown time"
     if abs(seconds) >= MOST_SLACK_S:

@@ -1,4 +1,4 @@
-"""How a job's pods get what the operator adds, where their namespace does not admit it as configured. Pure."""
+"""Resources of the injected containers in a job whose namespace does not admit the configured ones. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,31 +10,31 @@ from elastic_tfjob.controller.model.quantities import is_quantity, quantity
 __all__ = ["DEFAULT_RESOURCES", "RESOURCES", "UNCOUNTED", "ContainerResources", "Injection", "read_injection"]
 
 ContainerResources = Mapping[str, Mapping[str, str]]
-"""`requests` and `limits` of a container, by the name of the resource."""
+"""`requests` and `limits` of a container, by resource name."""
 
 RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
-"""What a container of the operator's may ask for."""
+"""Resources that the operator's containers may request."""
 
-# No CPU of its own (it uses 2 millicores), so that a pod which asks for all that a node has still fits there. The 0 is
-# written out, as a namespace with a quota admits no container without a request.
+# No CPU is requested (2 millicores are used), so that a pod which requests all of a node's CPU still fits there. The 0
+# is explicit, as a namespace with a quota admits no container without a request.
 DEFAULT_RESOURCES: Final[ContainerResources] = {
     "requests": {"cpu": "0", "memory": "32Mi"},
     "limits": {"memory": "96Mi"},
 }
-# Changes neither what the pod asks for nor its QoS class.
+# These change neither the pod's requests nor its QoS class.
 UNCOUNTED: Final[ContainerResources] = {"requests": {"cpu": "0", "memory": "0"}}
 
 _TRIES: Final = 100
-# Bytes, and far beyond any number of CPUs.
+# In bytes; as a number of CPUs it exceeds any node.
 _LARGEST: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What the namespace of a job admits: the operator's containers with other `resources` than the configured ones,
-    or, where `refused` has the API server's sentence, pods without any. `at`: since when (RFC 3339). `tries`: how often
-    the resources were changed since the job's pods were made last. `anew`: the job's other pods take what this one
-    needs, so they are recreated with these resources, once; not stored."""
+    """What a job's namespace admits: the operator's containers with `resources` that differ from the configured ones,
+    or, if `refused` has the API server's message, pods without these containers. `at` is when that was found (RFC
+    3339). `tries` counts the changes of resources since the job's pods were last created. `anew`: the job's other pods
+    take the amounts that this pod needs, so they are recreated once with these resources; this field is not stored."""
 
     resources: ContainerResources = field(default_factory=dict)
     refused: str = ""
@@ -47,12 +47,12 @@ class Injection:
             object.__setattr__(self, "refused", cut(self.refused))
 
     def to_dict(self) -> dict[str, object]:
-        """As the state has it."""
+        """Returns the injection as the state stores it."""
         return {"resources": self.resources, "refused": self.refused, "at": self.at, "tries": self.tries}
 
 
 def read_injection(raw: Fields) -> Injection:
-    """From the state. Raises ValueError for what is wrong in it, and nothing else."""
+    """Reads the injection from the state. Raises ValueError for an invalid one, and nothing else."""
     refused = raw.text("refused")
     resources = (
         {} if refused else {kind: _amounts(found) for kind in ("requests", "limits") if (found := _of(raw, kind))}

@@ -21,12 +21,10 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.model.status import JobStatus, shortened
 
 # -- How objects of the API are read -----------------------------------------------------------------------------------
-# Only what decisions need of them, so that 10,000 jobs fit in memory.
-#
-# The API server vouches for the types of what it sends, where the object's schema says them; not for the values: users
-# write labels and annotations, and whoever may write `pods/status` writes those. `parse` of each class in job.py,
-# pod.py, dependents.py and cluster.py raises ValueError, and nothing else, for an object that makes no sense: that one
-# is then left aside.
+# Only the fields that decisions need are kept, so that 10,000 jobs fit in memory. The API server guarantees the types
+# that an object's schema declares, but not the values: users write labels and annotations, and clients with write
+# access to `pods/status` write statuses. `parse` of each class in job.py, pod.py, owned_objects.py and cluster.py
+# raises ValueError, and nothing else, for an invalid object, which is then ignored.
 
 Raw = Mapping[str, Any]
 
@@ -34,12 +32,12 @@ Raw = Mapping[str, Any]
 Key = tuple[str, str]
 
 
-# An index is a Go int in upstream's controller; a replica's is an int32.
+# An index is a Go int in upstream's controller; a replica's index is an int32.
 _MAX_INDEX: Final = 2**31 - 1
 
-# Bytes of JSON that is not compressed: a usual spec has 2 KiB, and zlib lets other threads run, which on a busy
-# interpreter is a wait of 5 ms. Of the largest (1.5 MiB) that is nothing but noise half remains, after 20 ms; higher
-# levels save no more.
+# Bytes up to which JSON is not compressed. A usual spec has 2 KiB, and zlib lets other threads run, which means a wait
+# of 5 ms on a busy interpreter. The largest spec (1.5 MiB) of random content shrinks to half in 20 ms; higher
+# compression levels save no more.
 _PLAIN: Final = 16 * 1024
 _FAST: Final = 1
 
@@ -49,8 +47,8 @@ T = TypeVar("T")
 
 
 def readable(parse: Callable[[type[C], Raw], T]) -> Callable[[type[C], Raw], T]:
-    """Have a `parse` raise ValueError whatever it finds in an object that makes no sense to it: keys that are missing,
-    other types, nesting beyond what can be written again."""
+    """Makes a `parse` raise ValueError for every invalid object: missing keys, wrong types, and nesting too deep to be
+    written again."""
 
     @wraps(parse)
     def read(cls: type[C], raw: Raw) -> T:
@@ -64,7 +62,7 @@ def readable(parse: Callable[[type[C], Raw], T]) -> Callable[[type[C], Raw], T]:
 
 
 def identity(metadata: Raw) -> dict[str, Any]:
-    """The fields that all objects share."""
+    """Returns the fields that all objects share."""
     return {
         "namespace": sys.intern(metadata["namespace"]),
         "name": metadata["name"],
@@ -74,7 +72,7 @@ def identity(metadata: Raw) -> dict[str, Any]:
 
 
 def of_replica(metadata: Raw) -> dict[str, Any]:
-    """The fields that a replica's pod and service share."""
+    """Returns the fields that a replica's pod and service share."""
     labels = metadata.get("labels") or {}
     index = labels.get(REPLICA_INDEX_LABEL, "")
     return {
@@ -88,19 +86,22 @@ def of_replica(metadata: Raw) -> dict[str, Any]:
 
 
 def _index(label: str) -> int | None:
-    """A replica's index; None for what upstream's strconv.Atoi would not take, or what no replica can have."""
+    """Returns a replica's index; None for text that upstream's strconv.Atoi would refuse, or an index that no replica
+    can have."""
     if not (label.isascii() and label.isdecimal() and len(label) <= MAX_WORD):
         return None
     return found if (found := int(label)) <= _MAX_INDEX else None
 
 
 def short_word(written: str | None) -> str:
-    """One of a few words, such as a phase; whoever may write a status may write any other there."""
+    """Returns a short word of a fixed set, such as a phase, cut to MAX_WORD: a client that may write a status may write
+    any text there."""
     return sys.intern(cut(written or "", MAX_WORD))
 
 
 def controller_uid(metadata: Raw) -> str:
-    """The API server does not look at the uid of a reference: a user may write any text there."""
+    """Returns the uid of an object's controller. The API server does not check the uid of a reference, so a user may
+    write any text there."""
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
             return cut(str(reference["uid"]), MAX_UID)
@@ -108,31 +109,31 @@ def controller_uid(metadata: Raw) -> str:
 
 
 def pack(value: Raw) -> bytes:
-    """An object of JSON in few bytes."""
+    """Returns a JSON object in compact form, as bytes."""
     text = orjson.dumps(value)
-    # A copy: what orjson gives has a buffer of 4 KiB behind it, whatever it needs of that.
+    # A copy, because the bytes that orjson returns keep a buffer of 4 KiB, whatever their length.
     return bytes(memoryview(text)) if len(text) < _PLAIN else zlib.compress(text, _FAST)
 
 
 def unpack(packed: bytes) -> dict[str, Any]:
-    """The inverse of `pack`: JSON begins with a brace, and zlib's format does not."""
+    """The inverse of `pack`. JSON begins with a brace, and zlib's format does not."""
     found: dict[str, Any] = orjson.loads(packed if packed.startswith(b"{") else zlib.decompress(packed))
     return found
 
 
-# kubectl's copy of the whole manifest: of no use here, and as large as the spec.
+# kubectl's copy of the whole manifest: unused here, and as large as the spec.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-# By this label Kueue knows the jobs that it admits.
+# The label by which Kueue recognises the jobs that it admits.
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, slots=True)
 class TFJob:
-    """A TFJob. Spec and status stay serialised until a reconcile needs them, a tenth of their size as objects, and
-    compressed where they are large. Equal specs are equal bytes.
+    """A TFJob. Spec and status stay serialised until a reconcile needs them, at a tenth of their size as objects, and
+    compressed if they are large. Equal specs are equal bytes.
 
-    `queue` is the Kueue queue that admits it; empty where Kueue has no say. `owner`: uid of its controller, if any.
-    `too_large` is what is wrong with a spec that is never looked into: to unpack it alone takes up to 0.1 s."""
+    `queue` is the Kueue queue that admits the job; empty if Kueue does not. `owner` is the uid of its controller, if
+    any. `too_large` lists the problems of a spec that is too large to be read: unpacking it would take up to 0.1 s."""
 
     namespace: str
     name: str
@@ -150,7 +151,7 @@ class TFJob:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "TFJob":
-        """Keep what decisions read of a TFJob as the API sends it."""
+        """Keeps what decisions read of a TFJob in the API's form. Raises ValueError for an invalid one."""
         metadata = raw["metadata"]
         return cls(
             **identity(metadata),
@@ -174,11 +175,11 @@ class TFJob:
         return self.namespace, self.name
 
     def spec(self) -> TFJobSpec:
-        """Parse the spec. Raises InvalidTFJob on what the CRD should have refused."""
+        """Parses the spec. Raises InvalidTFJob for a spec that the CRD should have refused."""
         if self.too_large:
             raise InvalidTFJob(list(self.too_large))
         return TFJobSpec.parse(unpack(self.raw_spec))
 
     def status(self) -> JobStatus:
-        """Parse the status into a fresh working copy."""
+        """Parses the status into a new working copy."""
         return JobStatus.parse(unpack(self.raw_status))

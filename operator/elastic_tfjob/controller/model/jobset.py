@@ -1,4 +1,4 @@
-"""A JobSet (jobset.x-k8s.io/v1alpha2), as far as it is run here. Pure."""
+"""A JobSet (jobset.x-k8s.io/v1alpha2), as far as this operator runs it. Pure."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,13 +11,13 @@ __all__ = ["JOBSET_KIND", "JOBSET_VERSION", "MANAGER", "JobSet"]
 JOBSET_VERSION: Final = "jobset.x-k8s.io/v1alpha2"
 JOBSET_KIND: Final = "JobSet"
 MANAGER: Final = f"elastic.kubeflow.org/{CONTROLLER_NAME}"
-"""The value of `spec.managedBy` by which JobSet's own controller leaves a JobSet to this operator."""
+"""The value of `spec.managedBy` with which JobSet's own controller leaves a JobSet to this operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSet:
-    """A JobSet. Of one that others run nothing is kept: `managed` is false then. `too_large` is what is wrong with one
-    of which nothing but the status is kept."""
+    """A JobSet. `managed` is false for a JobSet that another controller runs, of which nothing is kept. `too_large`
+    lists the problems of a JobSet of which only the status is kept."""
 
     namespace: str
     name: str
@@ -31,7 +31,7 @@ class JobSet:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "JobSet":
-        """Keep what decisions read of a JobSet as the API sends it."""
+        """Keeps what decisions read of a JobSet in the API's form. Raises ValueError for an invalid one."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
         deleting, managed = "deletionTimestamp" in metadata, spec.get("managedBy") == MANAGER
         if not managed:
@@ -47,9 +47,9 @@ class JobSet:
 
     @property
     def key(self) -> Key:
-        """Namespace and name, which are its TFJob's, too."""
+        """Namespace and name, which its TFJob shares."""
         return self.namespace, self.name
 
     def parts(self) -> dict[str, Any]:
-        """`labels`, `annotations`, `spec` and `status` as the API sends them."""
+        """Returns `labels`, `annotations`, `spec` and `status` in the API's form."""
         return unpack(self.raw)

@@ -1,6 +1,6 @@
-"""What finished jobs taught, as the text of a ConfigMap. Pure.
+"""The history of finished jobs, as the text of a ConfigMap. Pure.
 
-Whoever may write the ConfigMap is believed as far as types and bounds go: nonsense is left out, and never raises.
+Values in the ConfigMap are accepted if their types and bounds are valid; invalid ones are left out, and never raise.
 """
 
 from contextlib import suppress
@@ -15,11 +15,12 @@ from elastic_tfjob.speed.history import LESSONS, NAMES, SCOPES_NAMES, SIZES, His
 __all__ = ["MAX_HISTORY_BYTES", "read_history", "write_history"]
 
 MAX_HISTORY_BYTES: Final = 768 * 1024
-"""Bytes of the text: a ConfigMap has 1 MiB at most."""
+"""Bytes of the text at most; a ConfigMap may have 1 MiB."""
 
 
 def write_history(history: History) -> str:
-    """The text. Where all would be too long, of each name the last lessons only; and of each scope the last names."""
+    """Returns the history's text. If it would be too long, only the last lessons of each name are kept, then only the
+    last names of each scope."""
     for kept in (LESSONS, 4, 2, 1):
         found: dict[str, dict[str, list[Any]]] = {}
         for scope, name, past in history.items():
@@ -31,8 +32,8 @@ def write_history(history: History) -> str:
 
 
 def _newest_names(history: History) -> str:
-    """The last lesson of as many names as there is room for: the last name of each scope before the last but one of
-    any."""
+    """Returns the text with the last lesson of as many names as fit: first the last name of each scope, then each
+    scope's next-to-last, and so on."""
     scopes: dict[str, list[tuple[str, list[Any]]]] = {}
     for scope, name, past in history.items():
         scopes.setdefault(scope, []).append((name, [_lesson(lesson) for lesson in past.lessons[-1:]]))
@@ -45,7 +46,10 @@ def _newest_names(history: History) -> str:
                 room -= len(orjson.dumps({scope: {name: lessons}})) + 1
                 if room < 0:
                     return orjson.dumps(found).decode()
-                found[scope] = {name: lessons, **found.get(scope, {})}  # the oldest first, as they were learned
+                found[scope] = {
+                    name: lessons,
+                    **found.get(scope, {}),
+                }  # oldest first, as they were learned
     return orjson.dumps(found).decode()
 
 
@@ -60,7 +64,7 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
 
 
 def read_history(text: str) -> History:
-    """What `write_history` wrote; what is not of that kind is left out."""
+    """Reads the text of `write_history`; invalid parts are left out."""
     history = History()
     with suppress(ValueError):
         scopes = Fields(orjson.loads(text)) if len(text) <= MAX_HISTORY_BYTES else Fields({})

@@ -1,4 +1,4 @@
-"""What the operator makes for a TFJob beside its pods, as far as decisions read it. Pure."""
+"""The objects other than pods that the operator creates for a TFJob, as far as decisions read them. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from elastic_tfjob.controller.model.job import (
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service of some TFJob. `owner` is empty for one that nobody controls."""
+    """A service of a TFJob. `owner` is empty for a service without a controller."""
 
     namespace: str
     name: str
@@ -34,18 +34,19 @@ class Service:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "Service":
-        """Keep what decisions read; metadata is enough, so services are watched as PartialObjectMetadata."""
+        """Keeps what decisions read. Metadata is enough, so services are watched as PartialObjectMetadata. Raises
+        ValueError for an invalid object."""
         return cls(**of_replica(raw["metadata"]))
 
     @property
     def key(self) -> Key:
-        """The job that the service belongs to by its labels."""
+        """Namespace and name of the service's job, by its labels."""
         return self.namespace, self.job
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """The gang scheduler's view of a job; its name is the job's."""
+    """A job's PodGroup, which a gang scheduler reads; it has the job's name."""
 
     namespace: str
     name: str
@@ -58,7 +59,7 @@ class PodGroup:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "PodGroup":
-        """Keep what decisions read of a PodGroup of either gang scheduler."""
+        """Keeps what decisions read of a PodGroup of either gang scheduler. Raises ValueError for an invalid one."""
         metadata = raw["metadata"]
         return cls(
             **identity(metadata),
@@ -69,17 +70,17 @@ class PodGroup:
 
     @property
     def key(self) -> Key:
-        """The job of the same name."""
+        """Namespace and name of the job, which has the PodGroup's name."""
         return self.namespace, self.name
 
     def spec(self) -> dict[str, Any]:
-        """The spec as the API sends it."""
+        """Returns the spec in the API's form."""
         return unpack(self.raw_spec)
 
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """A PodDisruptionBudget of some TFJob (job/owned.py)."""
+    """A PodDisruptionBudget of a TFJob (job/owned.py)."""
 
     namespace: str
     name: str
@@ -91,7 +92,7 @@ class DisruptionBudget:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "DisruptionBudget":
-        """Keep what decisions read; metadata is enough."""
+        """Keeps what decisions read; metadata is enough. Raises ValueError for an invalid object."""
         metadata = raw["metadata"]
         return cls(
             **identity(metadata),
@@ -101,5 +102,5 @@ class DisruptionBudget:
 
     @property
     def key(self) -> Key:
-        """The job that it belongs to by its label."""
+        """Namespace and name of the budget's job, by its label."""
         return self.namespace, self.job

@@ -1,4 +1,4 @@
-"""A pod of a TFJob, as far as decisions read it: where and how it runs, or what keeps it from running. Pure."""
+"""A pod of a TFJob, as far as decisions read it: where and how it runs, or why it does not. Pure."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = ["OTHER", "REASONS", "ContainerFailure", "LastEnd", "failure_of", "last_end", "retried"]
 
-# -- Why a pod failed, in a few words that are known beforehand: labels of a metric must not grow ----------------------
+# -- Why a pod failed, in words of a fixed set, so that the metric's labels do not grow --------------------------------
 
 OTHER: Final = "Other"
-# Of the kubelet and the control plane, about a pod or one of its containers. Whoever may write a status may write any
-# other word there.
+# Reasons that the kubelet and the control plane write about a pod or its containers. A client that may write a status
+# may write any other word there.
 REASONS: Final = frozenset(
     {
         "ContainerCannotRun",
@@ -46,19 +46,19 @@ REASONS: Final = frozenset(
         "UnexpectedAdmissionError",
     }
 )
-# What a process on Linux can end with.
+# The largest exit code of a process on Linux.
 _MAX_EXIT_CODE: Final = 255
-# What upstream takes for the exit code of a container that has none: retryable, since it is above 127.
+# Upstream's exit code for a container that has none: retryable, since it is above 127.
 _NO_EXIT_CODE: Final = 0xBEEF
 _RETRYABLE_FROM: Final = 128
-# Characters of what a program said last that are kept.
+# Characters of a program's last output that are kept.
 _LAST_WORDS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFailure:
-    """`reason` is one of REASONS or OTHER; `exit_code` is a number from 1 to 255, or empty where no container has one
-    (a pod that was evicted before it ran)."""
+    """Why a pod failed. `reason` is one of REASONS or OTHER; `exit_code` is a number from 1 to 255, or empty if no
+    container has one (a pod that was evicted before it ran)."""
 
     reason: str
     exit_code: str
@@ -66,8 +66,8 @@ class ContainerFailure:
 
 @dataclass(frozen=True, slots=True)
 class LastEnd:
-    """How the container that trains ended last, with an error: its exit code and its last words; and how many of its
-    lives are over, of which others may have ended well."""
+    """The last end with an error of the container that trains: its exit code and its last output. `deaths` counts all
+    ends of the container, including successful ones."""
 
     deaths: int
     exit_code: int
@@ -78,13 +78,13 @@ class LastEnd:
 
 
 def retried(policy: str, exit_code: int | None) -> bool:
-    """Whether a replica with this restart policy is restarted after its pod failed; else the job fails with it."""
+    """Whether a replica with this restart policy is restarted after its pod failed; otherwise the job fails, too."""
     code = _NO_EXIT_CODE if exit_code is None else exit_code
     return policy in ("OnFailure", "Always") or (policy == "ExitCode" and code >= _RETRYABLE_FROM)
 
 
 def last_end(status: Raw, trains: str = CONTAINER) -> LastEnd | None:
-    """How the container that trains ended last; None where it has not, or not with an error."""
+    """Returns how the container that trains ended last; None if it has not ended, or ended without an error."""
     for container in status.get("containerStatuses") or ():
         if container["name"] != trains:
             continue
@@ -93,7 +93,7 @@ def last_end(status: Raw, trains: str = CONTAINER) -> LastEnd | None:
         code = ended.get("exitCode")
         if not isinstance(code, int) or not 0 < code <= _MAX_EXIT_CODE:
             return None
-        # The kubelet counts one that is yet to be restarted when it has been.
+        # The kubelet counts a restart only when it has happened.
         down = bool(state) and "running" not in state
         restarts = max(0, container.get("restartCount") or 0)
         return LastEnd(restarts + down, code, _last_words(str(ended.get("message") or "")))
@@ -101,7 +101,7 @@ def last_end(status: Raw, trains: str = CONTAINER) -> LastEnd | None:
 
 
 def _last_words(log: str) -> str:
-    """What a program said last, in one line: the exception of the last traceback, else the last lines."""
+    """Returns a program's last output in one line: the exception of the last traceback, else the last lines."""
     lines = [line.rstrip() for line in log[-4 * 1024 :].splitlines() if line.strip()]
     begins = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if begins and (told := [line for line in lines[begins[-1] + 1 :] if not line.startswith((" ", "\t"))]):
@@ -110,8 +110,8 @@ def _last_words(log: str) -> str:
 
 
 def failure_of(status: Raw, trains: str = CONTAINER) -> ContainerFailure | None:
-    """Why a pod with this status failed; None where it has not. What is said of the pod goes before what is said of
-    its containers: one that is evicted has containers that were killed."""
+    """Returns why a pod with this status failed; None if it has not. The pod's own reason takes precedence over those
+    of its containers: an evicted pod has containers that were killed."""
     if status.get("phase") != "Failed":
         return None
     ended = next(_ended_badly(status, trains), {})
@@ -123,7 +123,8 @@ def failure_of(status: Raw, trains: str = CONTAINER) -> ContainerFailure | None:
 
 
 def _ended_badly(status: Raw, trains: str) -> Iterator[dict[str, Any]]:
-    """How containers ended that did not end with 0: first the one that trains, then the others, then init ones."""
+    """Yields the ends of containers with an exit code other than 0: first the training container, then the others, then
+    init containers."""
     found: Iterable[Raw] = status.get("containerStatuses") or ()
     for container in (
         *sorted(found, key=lambda each: each["name"] != trains),
@@ -134,32 +135,33 @@ def _ended_badly(status: Raw, trains: str) -> Iterator[dict[str, Any]]:
             yield ended
 
 
-# What the operator adds to a pod (inject.py): the native sidecar that serves its status, and what brings the launcher.
+# Containers that the operator adds to a pod (inject.py): the native sidecar that serves its status, and the init
+# container that installs the launcher.
 EXPORTER: Final = "elastic-tfjob-exporter"
 INSTALL: Final = "elastic-tfjob-install"
-# Where the exporter answers, and what its port is called: in a pod on its host's network it is another one.
+# The exporter's port and the port's name. In a pod on its host's network the number differs.
 STATUS_PORT: Final = 9465
 STATUS_PORT_NAME: Final = "elastic-tfjob"
 _UNPRIVILEGED: Final = range(1024, 65536)
 Amounts = tuple[tuple[str, str, str], ...]
-"""`requests` or `limits`, the resource, and how much of it."""
+"""For each amount: `requests` or `limits`, the resource, and the quantity."""
 _AMOUNTS: Final = 6
-# What is told of one pod at once, and the length of an event's reason.
+# Troubles reported for one pod at once, and characters of an event's reason.
 _TROUBLES: Final = 16
 _REASON: Final = 128
-# Characters of kube-scheduler's words that are kept: with a thousand nodes it has many.
+# Characters of kube-scheduler's message that are kept: with a thousand nodes it is long.
 _WORDS = 500
 
 
-# What Kubernetes gives a pod that does not say how long its containers may take to end, in seconds.
+# Kubernetes' default grace period of a pod, in seconds.
 GRACE_S: Final = 30
-# So long after its grace period is over a pod is gone, unless nobody can end it.
+# Seconds after the end of its grace period by which a pod is gone, unless its node cannot end it.
 _GONE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod does not run: the reason and message of the event that tells the user."""
+    """Why a pod does not run: the reason and message of the user's event."""
 
     reason: str
     message: str
@@ -167,20 +169,20 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of some TFJob. `index` is None where the label is not a number; `exit_code` is None until the container
-    that trains has terminated. `cpu` is what that container asks for, `command` is what the operator told its launcher;
-    `exporter` tells that it can be asked for its status, at `status_port`; `injected` that
-    the operator added something, which asks for `added`; `pinned` is the one node that it may be
-    bound to; `running_since` is when the container that trains was started (RFC 3339), while it runs.
-    `unschedulable_at` is since when kube-scheduler finds no node for it, `unschedulable` are its words. `not_installed`
-    is when it failed because the launcher could not be installed in it (RFC 3339, or "unknown"). `failure` is why it
-    failed, where it has; `last_end` how the container that trains ended last, with an error. One with our exporter has
-    the phase Succeeded as soon as all its containers have, and `lingers` until kubelet says so, which is some three
-    seconds later, once it has ended the exporter. `gated`: no scheduler looks at it before somebody takes its gates
-    away. `trained` is the phase that the container that trains gives the pod once it has ended for good, Succeeded or
-    Failed; empty before. `only_sidecars`: since then other containers of the user's run. `grace_s` is the time in
-    seconds that its containers have to end, and `ends_at` the moment (RFC 3339) by which a pod that is being deleted
-    has to be gone; empty for others. `unreachable`: Kubernetes does not hear from its node any more."""
+    """A pod of a TFJob. `index` is None if the label is not a number; `exit_code` is None until the training container
+    has terminated. `cpu` is the request and limit of that container. `command` is the operator's command to its
+    launcher. `exporter`: the pod serves its status, at `status_port`. `injected`: the operator added something, which
+    requests `added`. `pinned` is the one node that the pod may be bound to. `running_since` is when the training
+    container was started (RFC 3339), while it runs. `unschedulable_at` is since when kube-scheduler finds no node for
+    the pod, `unschedulable` its message. `not_installed` is when the pod failed because the launcher could not be
+    installed (RFC 3339, or "unknown"). `failure` is why the pod failed, if it has; `last_end` is the training
+    container's last end with an error. A pod with the exporter has the phase Succeeded as soon as all its containers
+    have succeeded, and `lingers` until the kubelet reports that phase, some three seconds later, when it has ended the
+    exporter. `gated`: no scheduler considers the pod until its scheduling gates are removed. `trained` is the phase
+    that the training container alone gives the pod once it has ended for good, Succeeded or Failed; empty before.
+    `only_sidecars`: since then only other containers of the user run. `grace_s` is the time in seconds that its
+    containers have to end, and `ends_at` the time (RFC 3339) by which a pod that is being deleted has to be gone, else
+    empty. `unreachable`: Kubernetes no longer hears from its node."""
 
     namespace: str
     name: str
@@ -223,7 +225,7 @@ class Pod:
     @classmethod
     @readable
     def parse(cls, raw: Raw) -> "Pod":
-        """Keep what decisions read of a pod as the API sends it."""
+        """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata = raw["metadata"]
         spec = raw.get("spec") or {}
         status = raw.get("status") or {}
@@ -285,34 +287,35 @@ class Pod:
 
     @property
     def key(self) -> Key:
-        """The job that the pod belongs to by its labels."""
+        """Namespace and name of the pod's job, by its labels."""
         return self.namespace, self.job
 
     @property
     def ended(self) -> bool:
-        """It holds nothing of its node any more."""
+        """Whether the pod holds no capacity of its node any more."""
         return self.phase in ("Succeeded", "Failed") and not self.lingers
 
     def overdue(self, now: datetime) -> bool:
-        """Its grace period is over, and it is still there: its node cannot end it, or a finalizer keeps it."""
+        """Whether the pod still exists after its grace period: its node cannot end it, or a finalizer keeps it."""
         ends_at = moment_of(self.ends_at) if self.terminating else None
         return ends_at is not None and now >= after(ends_at, _GONE_S)
 
     def as_trained(self) -> "Pod":
-        """The pod as its container that trains has it: that one alone says whether the pod is done, and how."""
+        """Returns the pod with the phase of its training container, which alone decides whether the pod is done, and
+        how."""
         if not self.trained or self.phase not in ("Running", "Failed"):
             return self
         return replace(self, phase=self.trained, lingers=self.phase == "Running")
 
     @property
     def stopped_by_us(self) -> bool:
-        """The operator said that it would delete this pod."""
+        """Whether the operator has marked this pod for deletion."""
         return self.command == STOP_COMMAND
 
 
 def _grace_s(metadata: Raw, spec: Raw) -> int:
-    """The grace period of a pod: the one that it is being deleted with, else its own. Kubernetes takes a negative one
-    for 1 s."""
+    """Returns a pod's grace period in seconds: that of its deletion, else its own. Kubernetes treats a negative one as
+    1 s."""
     grace_s = metadata.get("deletionGracePeriodSeconds")
     if grace_s is None:
         grace_s = spec.get("terminationGracePeriodSeconds")
@@ -320,8 +323,8 @@ def _grace_s(metadata: Raw, spec: Raw) -> int:
 
 
 def _unreachable(spec: Raw, status: Raw) -> bool:
-    """Whether Kubernetes has marked a pod not ready for its node's sake. A kubelet says so only of a pod with a
-    container, or a readiness gate, that is not ready."""
+    """Whether Kubernetes has marked a pod not ready because of its node. The kubelet itself marks a pod not ready only
+    if a container or a readiness gate is not ready."""
     said = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
     if said.get("Ready") != "False" or said.get("ContainersReady") != "True":
         return False
@@ -329,7 +332,7 @@ def _unreachable(spec: Raw, status: Raw) -> bool:
 
 
 def _added(containers: Sequence[Raw]) -> Amounts:
-    """What the operator's containers ask for. Most are alike: kept once."""
+    """Returns the resources of the operator's containers. Most pods have the same ones, which are stored once."""
     found = [
         (kind, name, text)
         for container in containers
@@ -346,13 +349,13 @@ def _kept(amounts: Amounts) -> Amounts:
 
 
 def _status_port(exporter: Raw) -> int:
-    """Where an exporter answers: a pod's spec may be anybody's, so only where one could."""
+    """Returns an exporter's port. Users may write a pod's spec, so only an unprivileged port is believed."""
     ports = (each.get("containerPort") for each in exporter.get("ports") or () if each.get("name") == STATUS_PORT_NAME)
     return next((port for port in ports if isinstance(port, int) and port in _UNPRIVILEGED), STATUS_PORT)
 
 
 def _not_installed(inits: Iterable[Raw]) -> str:
-    """When the init container that installs the launcher ended for good without having done so; empty: it did not."""
+    """Returns when the init container that installs the launcher failed for good; empty if it did not."""
     for container in inits:
         ended = (container.get("state") or {}).get("terminated") if container["name"] == INSTALL else None
         if ended and ended["exitCode"]:
@@ -361,20 +364,22 @@ def _not_installed(inits: Iterable[Raw]) -> str:
 
 
 def _has_succeeded(spec: Raw, containers: Sequence[Raw]) -> bool:
-    """Whether all containers but sidecars have ended for good, with 0: then the pod's phase will be Succeeded."""
+    """Whether all containers except sidecars have ended for good, with exit code 0: the pod's phase will be
+    Succeeded."""
     if spec.get("restartPolicy") not in ("Never", "OnFailure") or not _all_ended(spec, containers):
         return False
     return all(container["state"]["terminated"].get("exitCode") == 0 for container in containers)
 
 
 def _all_ended(spec: Raw, containers: Sequence[Raw]) -> bool:
-    """Whether no container but sidecars of Kubernetes' own kind runs."""
+    """Whether no container runs except native sidecars."""
     ended = [(container.get("state") or {}).get("terminated") for container in containers]
     return len(ended) == len(spec.get("containers") or ()) and all(each is not None for each in ended)
 
 
 def _trained(spec: Raw, containers: Sequence[Raw], trains: str) -> str:
-    """The phase by the container that trains alone; empty until it has ended and the kubelet does not restart it."""
+    """Returns the phase by the training container alone; empty until it has ended and the kubelet does not restart
+    it."""
     state = next((each.get("state") or {} for each in containers if each["name"] == trains), {})
     if (ended := state.get("terminated")) is None:
         return ""
@@ -385,7 +390,8 @@ def _trained(spec: Raw, containers: Sequence[Raw], trains: str) -> str:
 
 
 def _verdict(status: Raw) -> tuple[str, str]:
-    """Since when kube-scheduler finds no node for a pod, and why; nothing where it did or has not looked yet."""
+    """Returns since when kube-scheduler finds no node for a pod, and its message; both are empty if it found one or has
+    not tried yet."""
     for condition in status.get("conditions") or ():
         if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
             continue
@@ -395,7 +401,8 @@ def _verdict(status: Raw) -> tuple[str, str]:
 
 
 def _ip(written: str) -> str:
-    """A pod's address, which is asked for its status; empty for what is none: a name would lead elsewhere."""
+    """Returns a pod's IP address, at which its status is read; empty for any other text, as a host name could lead
+    elsewhere."""
     try:
         return str(ip_address(written))
     except ValueError:
@@ -403,16 +410,17 @@ def _ip(written: str) -> str:
 
 
 def _restarts(container: Raw) -> int:
-    """How often a container of the user's was restarted."""
+    """Returns the restarts of a user's container; 0 for the operator's."""
     return 0 if container["name"] in (EXPORTER, INSTALL) else max(0, container.get("restartCount") or 0)
 
 
 def _troubles(pod: str, status: Raw) -> Iterator[Trouble]:
-    """What keeps an active pod from running, in upstream's words: its containers' states, else its newest condition."""
+    """Yields what keeps an active pod from running, in upstream's words: its containers' states, else its newest
+    condition."""
     if status.get("phase") in ("Succeeded", "Failed"):
         return
     inits = status.get("initContainerStatuses") or ()
-    # The hook of our exporter brings the launcher: where that fails all others wait, and do not say for what.
+    # The exporter's hook installs the launcher: if it fails, all other containers wait without reporting why.
     exporter = [container for container in inits if container["name"] == EXPORTER]
     containers = status.get("containerStatuses")
     if reported := [*containers, *exporter] if containers else inits:
@@ -445,7 +453,7 @@ def _trouble(reason: str, message: str) -> Trouble:
 
 
 def _first_words(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
-    """As many troubles as are told at once, whose messages take no more room together than is kept for a pod."""
+    """Returns the first _TROUBLES troubles, with messages cut to MAX_TROUBLES_TEXT characters in total."""
     found, room = [], MAX_TROUBLES_TEXT
     for each in islice(troubles, _TROUBLES):
         found.append(Trouble(each.reason, cut(each.message, room)))

@@ -1,4 +1,4 @@
-"""What pods take of a node, as kube-scheduler counts it, and what nodes have. Pure."""
+"""Resources that pods take of a node, as kube-scheduler counts them, and resources of nodes. Pure."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,13 +31,13 @@ __all__ = [
 Raw = Mapping[str, Any]
 _Number = TypeVar("_Number", int, Decimal)
 
-# QUANTITY_PATTERN of the CRD, but that an exponent is a whole number: Kubernetes admits no other.
+# QUANTITY_PATTERN of the CRD, except that an exponent is a whole number, as Kubernetes requires.
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY: Final = "KMGTPE"
 _MOST: Final = Decimal(MAX_BYTES)
 _LEAST: Final = Decimal("1e-9")
-# More than the digits of all that lies between these two.
+# More digits than any number between these two has.
 _DIGITS: Final = 40
 _EXACT: Final = Context(prec=2 * _DIGITS)
 _LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES)
@@ -45,27 +45,28 @@ _LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD
 _MOST_OF_A_NODE: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 0, MAX_BYTES)
 
 _Amounts = Mapping[str, int]
-"""Thousandths by resource name."""
+"""Amounts in thousandths, by resource name."""
 
 _NO_STATUS: Final[Raw] = {}
 _COUNTED: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-# Huge pages can be asked for by the whole pod, too; no plan counts them.
+# Huge pages can be requested at pod level, too; no plan counts them.
 _POD_LEVEL: Final = frozenset({"cpu", "memory"})
 
 _ANY_PODS: Final = 1 << 30
 
-# In a name such as nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, google.com/tpu, cloud-tpus.google.com/v3,
-# aliyun.com/gpu-mem: a word of the vendor's domain or of the resource, and not a part of one (gpulicense).
+# Words of accelerator names such as nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, google.com/tpu,
+# cloud-tpus.google.com/v3 and aliyun.com/gpu-mem. Each is a whole word of the vendor's domain or the resource, never a
+# part of one (gpulicense).
 _ACCELERATOR_WORDS: Final = frozenset({"gpu", "gpus", "vgpu", "tpu", "tpus"})
-# Characters: a DNS subdomain, a slash, a label's name.
+# Characters of a resource's name: a DNS subdomain, a slash, a label's name.
 _NAME: Final = MAX_NODE_NAME + 64
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
 
 def quantity(written: object) -> Decimal:
-    """An amount of a resource as Kubernetes reads it: what is less than a billionth counts as that, what is more than
-    fits into 64 bits as the most that does. 0 for what is no quantity, or negative: the API server refuses pods with
-    it, so they take nothing. Takes no longer than to look at each character."""
+    """Returns an amount of a resource as Kubernetes reads it. Amounts below a billionth count as a billionth, amounts
+    that do not fit into 64 bits as the largest that does. Invalid and negative amounts count as 0: the API server
+    refuses pods with them, so they take nothing. The running time is proportional to the text's length."""
     if isinstance(written, str):
         return _remembered(written) if len(written) <= MAX_WORD else _read(written)
     if isinstance(written, int) and not isinstance(written, bool):
@@ -86,7 +87,7 @@ def _read(written: str) -> Decimal:
         exponent += _small(suffix[1:])
     elif suffix and not suffix.endswith("i"):
         exponent += 3 * _THOUSANDS[suffix]
-    # So that Decimal never sees a number that is longer than what matters of it.
+    # so that Decimal never gets a number with more digits than matter
     exponent += max(0, len(digits) - _DIGITS)
     number = Decimal((0, tuple(map(int, digits[:_DIGITS])), 0)).scaleb(_within(exponent), _EXACT)
     if suffix.endswith("i"):
@@ -98,7 +99,7 @@ _remembered = lru_cache(maxsize=4096)(_read)
 
 
 def _small(exponent: str) -> int:
-    """An exponent as text; beyond what matters, any number that is beyond it, too."""
+    """Returns an exponent from its text; a very long one becomes a number far beyond all that matter."""
     return int(exponent) if len(exponent) < 10 else (-(10**9) if exponent.startswith("-") else 10**9)
 
 
@@ -107,23 +108,23 @@ def _within(exponent: int) -> int:
 
 
 def is_quantity(written: str) -> bool:
-    """Whether the API server takes a text for an amount, 0 included, that is not negative."""
+    """Whether the API server accepts a text as an amount that is not negative; 0 is accepted."""
     match = _QUANTITY.fullmatch(written) if len(written) <= MAX_WORD else None
     return match is not None and match.group(1) != "-" and bool(match.group(2) or match.group(3))
 
 
 def millicores(written: object) -> int:
-    """`500m` or `0.5` as 500; what is less than a millicore counts as one. At most MAX_MILLICORES."""
+    """Returns millicores: 500 for `500m` or `0.5`; less than one millicore counts as one. At most MAX_MILLICORES."""
     return min(_thousandths(written), MAX_MILLICORES)
 
 
 def whole(written: object) -> int:
-    """`1Gi` as 1073741824; a fraction is rounded up, as by Kubernetes."""
+    """Returns a whole number: 1073741824 for `1Gi`; a fraction is rounded up, as Kubernetes does."""
     return _rounded_up(_thousandths(written))
 
 
 def _thousandths(written: object) -> int:
-    """The API server rounds each quantity up to thousandths, whatever it is a quantity of."""
+    """Returns a quantity in thousandths, rounded up as the API server does for every resource."""
     return ceil(quantity(written) * 1000)
 
 
@@ -132,8 +133,8 @@ def _rounded_up(thousandths: int) -> int:
 
 
 def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
-    """What kube-scheduler counts for a pod, whether it exists (`spec` and `status` as the API server has them) or is
-    yet to be made of a template (`spec` alone: the API server's defaults are applied).
+    """Returns the resources that kube-scheduler counts for a pod, existing (`spec` and `status` as the API server has
+    them) or still to be made from a template (`spec` alone: the API server's defaults are applied).
 
     The rule is that of `PodRequests` in k8s.io/component-helpers v0.34:
 
@@ -145,7 +146,7 @@ def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
     - Requests of the whole pod (`spec.resources`, KEP-2837) replace the sum for the resources that they name.
     - The overhead of the RuntimeClass is added. The API server writes it into pods, so that templates lack it.
 
-    What a LimitRange adds is in pods only. Each amount is at most what a node may have (limits.py)."""
+    A LimitRange's defaults are in pods only. Each amount is at most what a node may have (api/reading.py)."""
     counted = of_running(status, "requests", _container, _known)
     containers = of_containers(spec, counted, _container)
     total = _sum({**containers, **_pod_level(spec.get("resources") or {}, containers)}, _known(spec.get("overhead")))
@@ -155,9 +156,9 @@ def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
 def of_containers(
     spec: Raw, running: Callable[[Raw], Mapping[str, _Number]], starting: Callable[[Raw], Mapping[str, _Number]]
 ) -> Mapping[str, _Number]:
-    """What the containers of a pod take together, by resource: those that run, with the native sidecars, or an init
-    container beside the sidecars before it, whichever is more. `running` and `starting` are what one container of each
-    sort takes."""
+    """Returns the total of a pod's containers, by resource: the containers that run together, with the native sidecars,
+    or an init container with the sidecars before it, whichever is more. `running` and `starting` return the amounts of
+    one container of each kind."""
     together: Mapping[str, _Number] = {}
     for container in spec.get("containers") or ():
         together = _sum(together, running(container))
@@ -179,8 +180,8 @@ def of_running(
     asked: Callable[[Raw], Mapping[str, _Number]],
     read: Callable[[Raw | None], Mapping[str, _Number]],
 ) -> Callable[[Raw], Mapping[str, _Number]]:
-    """What counts of a container that runs, of `kind` requests or limits: `asked` of it, and while it is resized what
-    it has, by its pod's status, as amounts that are `read`."""
+    """Returns a function that gives the counted `kind` (requests or limits) of a running container: the amounts that
+    are `asked` for it, and while it is resized also those that its pod's status has, as `read` returns them."""
     statuses = _statuses(status)
     infeasible = bool(statuses) and _infeasible(status)
 
@@ -197,13 +198,13 @@ def of_running(
 
 
 def has_pod_level_resources(spec: Raw) -> bool:
-    """Whether a pod, or template, has resources of the whole pod. Kubernetes 1.34 resizes none of its containers."""
+    """Whether a pod or template has pod-level resources. Kubernetes 1.34 resizes none of its containers."""
     resources = spec.get("resources") or {}
     return bool(resources.get("requests") or resources.get("limits"))
 
 
 def _statuses(status: Raw) -> dict[str, Raw]:
-    """Statuses by the container's name, where the kubelet says what the container has."""
+    """Returns statuses by container name, for containers whose resources the kubelet reports."""
     return {
         each["name"]: each
         for kind in ("containerStatuses", "initContainerStatuses")
@@ -223,15 +224,15 @@ def _container(container: Raw) -> _Amounts:
 
 
 def _pod_level(resources: Raw, containers: _Amounts) -> _Amounts:
-    """What counts instead of the sum of the containers. A limit alone is the request only where no container names
-    that resource."""
+    """Returns the pod-level amounts that replace the sum of the containers. A limit without a request is the request
+    only if no container names that resource."""
     requests, limits = _known(resources.get("requests")), _known(resources.get("limits"))
     limits = {name: amount for name, amount in limits.items() if name not in containers}
     return {name: amount for name, amount in {**limits, **requests}.items() if name in _POD_LEVEL}
 
 
 def _known(asked: Raw | None) -> _Amounts:
-    """Those quantities that are counted."""
+    """Returns the counted resources, in thousandths."""
     return {name: _thousandths(written) for name, written in (asked or {}).items() if _counts(name)}
 
 
@@ -267,7 +268,7 @@ NO_CPU: Final = CpuAsked()
 
 
 def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
-    """CPU of the container that `trains`."""
+    """Returns the CPU of the container that `trains`; NO_CPU if there is none."""
     for container in pod_spec.get("containers") or ():
         if container.get("name") == trains:
             resources = container.get("resources") or {}
@@ -278,19 +279,19 @@ def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
 
 
 def amounts(asked: Raw) -> Resources:
-    """Quantities by resource name, as a container asks for them or a node has them."""
+    """Reads quantities by resource name, as in a container's requests or a node's status."""
     return Resources(*map(min, _resources(_known(asked)), _MOST_OF_A_NODE))
 
 
 def allocatable(has: Raw) -> Resources:
-    """Quantities by resource name, as a node has them. One that does not say how many pods it admits, as every kubelet
-    does, admits them all."""
+    """Reads a node's quantities by resource name. A node without a number of pods, which every kubelet sets, admits any
+    number."""
     return amounts(has)._replace(pods=min(whole(has.get("pods", _ANY_PODS)), _ANY_PODS))
 
 
 def is_accelerator(resource: str) -> bool:
-    """Whether an extended resource is a device to compute on: by a whole word of its name, or a part of an NVIDIA card
-    (nvidia.com/mig-1g.5gb). Only names with a vendor's domain are extended resources."""
+    """Whether an extended resource is an accelerator: its name has a certain whole word, or it is a part of an NVIDIA
+    card (nvidia.com/mig-1g.5gb). Only names with a vendor's domain are extended resources."""
     domain, slash, name = resource[:_NAME].partition("/")
     if not slash:
         return False

@@ -1,6 +1,6 @@
-"""What pods take of a ResourceQuota together, as the API server's evaluator of pods counts it. Pure.
+"""Computes what several pods together take of a ResourceQuota, as the API server's evaluator of pods counts it. Pure.
 
-A dry run tries one pod at a time, so that room for one of two looks like room for both.
+A dry run tries one pod at a time, so it cannot tell whether two pods fit together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +19,8 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 def excess(quotas: Iterable[Raw], gone: Iterable[Raw], coming: Iterable[tuple[Raw, int]]) -> str:
-    """The first quota that does not admit the pods that are `coming` (each so many times) once those that are `gone`
-    have left, in words; empty where all do. Quotas with a scope that is not known here are passed over."""
+    """Returns the first quota, in words, that does not admit the pods in `coming` (pairs of pod and count) once the
+    pods in `gone` have left; empty if all admit them. Quotas with an unknown scope are ignored."""
     gone, coming = list(gone), list(coming)
     for quota in quotas:
         status, spec = quota.get("status") or {}, quota.get("spec") or {}
@@ -53,7 +53,7 @@ def _text(amount: Decimal) -> str:
 
 
 def _use(pod: Raw) -> _Amounts:
-    """What a pod takes, by the names that quotas have for it."""
+    """Returns a pod's use, by the names that quotas have for it."""
     found: _Amounts = {"pods": Decimal(1), "count/pods": Decimal(1)}
     for name, amount in _of_kind(pod, "requests").items():
         found[f"requests.{name}"] = amount
@@ -65,7 +65,7 @@ def _use(pod: Raw) -> _Amounts:
 
 
 def _of_kind(pod: Raw, kind: str) -> _Amounts:
-    """Requests or limits of a pod: those of its containers, or what is said of the whole pod; and the overhead."""
+    """Returns the requests or limits of a pod: its containers' total or the pod-level amounts, plus the overhead."""
     spec = pod.get("spec") or {}
     asked = partial(_of_container, kind=kind)
     total = dict(of_containers(spec, of_running(pod.get("status") or {}, kind, asked, _read), asked))
@@ -89,7 +89,7 @@ def _read(amounts: Raw | None) -> _Amounts:
 
 
 def _counts(quota: Raw, pod: Raw) -> bool:
-    """Whether a quota's scopes are those of a pod."""
+    """Whether a pod is in a quota's scopes."""
     selector = (quota.get("scopeSelector") or {}).get("matchExpressions") or ()
     terms = [*((scope, "Exists", ()) for scope in quota.get("scopes") or ()), *_terms(selector)]
     return all(_matches(scope, operator, values, pod) for scope, operator, values in terms)
@@ -123,6 +123,6 @@ def _matches(scope: str, operator: str, values: tuple[str, ...], pod: Raw) -> bo
 
 
 def _asks(pod: Raw) -> bool:
-    """Whether a pod asks for CPU or memory, or has a limit of one."""
+    """Whether a pod has a request or a limit of CPU or memory."""
     asked = {**_of_kind(pod, "requests"), **_of_kind(pod, "limits")}
     return any(asked.get(name) for name in ("cpu", "memory"))

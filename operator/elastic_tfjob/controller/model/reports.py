@@ -1,7 +1,7 @@
-"""What a pod says of itself: the exporter's `/status`, as a Report. Pure.
+"""A pod's report: the exporter's `/status`, as a Report. Pure.
 
-A pod is the user's ground, so what comes from there is never trusted to be well-formed: an answer that is not what the
-pod contract says, or is larger than api/reading.py allows, is no report.
+The user controls the pod, so its answers are never trusted to be well-formed: an answer that breaks the pod contract,
+or is larger than api/reading.py allows, is no report.
 """
 
 import json
@@ -29,11 +29,11 @@ from elastic_tfjob.speed.growth import Growth, LossState
 __all__ = ["WINDOW_S", "Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
 
 WINDOW_S: Final = 30.0
-"""What a pod uses is a mean over so long: a training step's ups and downs are no news."""
-# After a generation's first step: earlier, a speed says more about the start than about the size.
+"""Seconds over which a pod's resource use is averaged, so that the variation within a training step does not show."""
+# Seconds after a generation's first step before which a speed depends more on the start than on the size.
 _SPEED_WINDOW_S: Final = 5.0
-# A program's first steps trace and compile, and cost more than all others. These are over after so many; where a step
-# takes long, after so many seconds.
+# A program's first steps trace and compile, and cost more than later ones. They are over after this number of steps; if
+# a step takes long, after this number of seconds.
 _FIRST_STEPS: Final = 10
 _FIRST_STEPS_S: Final = 60.0
 
@@ -49,44 +49,44 @@ _MODES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The program of a coming generation, started beside the one that runs."""
+    """The program of a coming generation, started beside the running one."""
 
     generation: int
-    """number of the change of size that it is for"""
+    """generation that the program is prepared for"""
     mode: str
-    """how it was started, one of `modes`"""
+    """mode in which it was started, one of `modes`"""
     state: PreparedState
-    """how far it is"""
+    """progress of the preparation"""
     why: str = ""
-    """what failed"""
+    """why the preparation failed"""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How far the chief's launcher is with handing over to a generation."""
+    """The progress of the chief's launcher with the switch to a generation."""
 
     generation: int
-    """number of the change of size"""
+    """generation to switch to"""
     state: SwitchState
-    """what it does, or decided"""
+    """progress or result of the switch"""
     why: str = ""
-    """why it refused"""
+    """why the switch was refused"""
     at: float | None = None
-    """Unix time of that, on the pod's clock"""
+    """Unix time of this state, on the pod's clock"""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """How far the chief's launcher is with the checkpoint that it was asked for before its pod ends."""
+    """The progress of the chief's launcher with the checkpoint that was requested before its pod ends."""
 
     request: int
-    """which stop of the job it is for"""
+    """generation of the job's stop that requested it"""
     state: SavedState
-    """how far it is; `saved`: the program stands still"""
+    """progress of the checkpoint; `saved`: the program has paused"""
     why: str = ""
-    """why it failed"""
+    """why saving failed"""
     step: int | None = None
-    """steps done in it"""
+    """steps done at the checkpoint"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ class Checkpoint:
     """The newest complete checkpoint."""
 
     step: int | None = None
-    """steps done in it"""
+    """steps done at the checkpoint"""
     at: float | None = None
-    """Unix time when it was complete, on the pod's clock"""
+    """Unix time when the checkpoint was complete, on the pod's clock"""
     seconds: float | None = None
-    """how long saving took"""
+    """seconds that saving took"""
     bytes: int | None = None
-    """its size"""
+    """size of the checkpoint"""
     path: str = ""
-    """where it is, as TensorFlow names it"""
+    """path of the checkpoint, as TensorFlow names it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class CpuUse:
     throttled_s: float | None = None
     """seconds throttled since the container started"""
     limit_cores: float | None = None
-    """cores that it may use"""
+    """cores that the container may use"""
     use_cores: float | None = None
-    """cores that it uses"""
+    """cores that the container uses"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,57 +126,57 @@ class MemoryUse:
     """Memory of the training container."""
 
     used_bytes: int | None = None
-    """in use"""
+    """memory in use"""
     limit_bytes: int | None = None
-    """what it may use"""
+    """memory limit"""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One pod's `/status`. None stands for what the pod does not know.
+    """One pod's `/status`. None stands for a value that the pod does not know.
 
-    Times are on the pod's clock, which may be wrong; `received_at` is on ours. In what Reports keep, the use of CPU is
-    a mean over up to half a minute in which the pod ran the same with the same limit, and None before;
-    `mean_cores` and `mean_steps_per_s` are means over the last minutes, for what a step costs, where `steps_per_s` is
-    the speed of the last ten seconds. `saves`: whether the launcher knows how to save before its pod ends.
+    Times are on the pod's clock, which may be wrong; `received_at` is on the operator's. In `Reports`, the use of CPU
+    is a mean over up to half a minute in which the pod ran the same generation with the same limit, and None before.
+    `mean_cores` and `mean_steps_per_s` are means over the last minutes, from which the cost of a step follows, while
+    `steps_per_s` is the speed of the last ten seconds. `saves`: the launcher can save a checkpoint before its pod ends.
     `starts`: how the pod's next program will be started: `fork`, or `exec: ` with the reason; None from a launcher that
-    does not tell.
+    does not report it.
     """
 
     at: float
     """Unix time of the answer, on the pod's clock"""
     generation: int | None = None
-    """number of the change of size whose program runs; `null` while a new pod only prepares"""
+    """generation (number of the change of size) whose program runs; `null` while a new pod only prepares"""
     launcher: bool = False
     """whether the pod has a launcher"""
     modes: tuple[str, ...] = ()
-    """how the pod can be rescaled now: `overlap`, `spare`; empty where only `recreate` is possible"""
+    """modes by which the pod can be rescaled now: `overlap`, `spare`; empty if only `recreate` is possible"""
     prepared: Prepared | None = None
-    """the program of a coming generation, started beside the one that runs"""
+    """the program of a coming generation, started beside the running one"""
     switch: Switch | None = None
-    """the chief's last hand-over to another generation"""
+    """the chief's last switch to a generation"""
     step: int | None = None
-    """steps done, as last reported, also by the generation before"""
+    """steps done, as last reported, also by the previous generation"""
     total_steps: int | None = None
-    """steps to do, as last reported, also by the generation before"""
+    """steps to do, as last reported, also by the previous generation"""
     steps_per_s: float | None = None
-    """speed of the generation that runs"""
+    """steps per second of the running generation"""
     examples_per_s: float | None = None
-    """speed in examples of the generation that runs"""
+    """examples per second of the running generation"""
     loss: float | None = None
-    """as last reported, also by the generation before; `null` where it is no number"""
+    """loss as last reported, also by the previous generation; `null` if it is no number"""
     loss_problem: str = ""
-    """`nan` or `inf` where the loss is no number, else `null`"""
+    """`nan` or `inf` if the loss is no number, else `null`"""
     first_step_at: float | None = None
-    """Unix time of the first step of the generation that runs"""
+    """Unix time of the first step of the running generation"""
     last_step_at: float | None = None
-    """Unix time of the last step, also of the generation before"""
+    """Unix time of the last step, also by the previous generation"""
     downtime_s: float | None = None
     """seconds without a step at the last switch or restart"""
     lost_steps: int | None = None
-    """steps made twice after the last switch or restart"""
+    """steps repeated after the last switch or restart"""
     checkpoint: Checkpoint | None = None
-    """the newest complete one"""
+    """the newest complete checkpoint"""
     cpu: CpuUse = CpuUse()
     """CPU of the training container"""
     memory: MemoryUse = MemoryUse()
@@ -185,22 +185,22 @@ class Report:
     mean_steps_per_s: float | None = None
     mean_cores: float | None = None
     hook: bool | None = None
-    """whether the program that trains in this pod has constructed `ElasticCheckpoint`"""
+    """whether the running program in this pod has constructed `ElasticCheckpoint`"""
     resumed_step: int | None = None
-    """step at which the program of the generation that runs began"""
+    """step at which the running generation's program began"""
     saves: bool = False
     starts: str | None = None
     saved: Saved | None = None
-    """the checkpoint that was asked for before the pod ends; a launcher that knows nothing of that has no such key"""
+    """the checkpoint that was requested before the pod ends; a launcher without this feature has no such key"""
 
     @classmethod
     def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
-        """Read a `/status` answer. Unknown keys are passed over and missing ones are None, as is a number that is not
-        finite (a loss that diverged) or beyond its bounds. Raises ValueError, and nothing else, that names the first
-        value of a wrong type."""
+        """Reads a `/status` answer. Unknown keys are ignored. Missing keys are None, as are numbers that are not finite
+        (a loss that diverged) or beyond their bounds. Raises ValueError, which names the first value of a wrong type,
+        and nothing else."""
         if len(text) > MAX_STATUS_BYTES:
             raise ValueError(f"the answer is larger than {MAX_STATUS_BYTES} bytes")
-        # The json of the standard library: it reads NaN, which a training program's numbers may well be.
+        # The standard library's json reads NaN, which may be among a training program's numbers.
         try:
             raw = Fields(json.loads(text))
         except RecursionError:
@@ -235,12 +235,12 @@ class Report:
 
     @property
     def forks(self) -> bool:
-        """Whether the pod's next program will be forked from an interpreter that has imported what it needs."""
+        """Whether the pod's next program will be forked from an interpreter that has already imported its libraries."""
         return self.starts == "fork"
 
     @property
     def news(self) -> tuple[object, ...]:
-        """All but plain progress: while this stays the same there is nothing to decide."""
+        """All fields except plain progress: while these stay the same there is nothing to decide."""
         return (
             self.generation,
             self.launcher,
@@ -258,7 +258,7 @@ class Report:
 
     @property
     def steady(self) -> bool:
-        """Whether the program that runs has made its first steps, and the next cost what all others do."""
+        """Whether the running program has made its first steps, so that the next ones have the usual cost."""
         if self.first_step_at is None or self.last_step_at is None or self.step is None:
             return False
         made, seconds = self.step - (self.resumed_step or 0), self.last_step_at - self.first_step_at
@@ -266,19 +266,20 @@ class Report:
 
     @property
     def loss_state(self) -> LossState:
-        """What the last loss is."""
+        """The state of the last loss: finite, NaN, infinite or absent."""
         if self.loss is None and self.loss_problem in ("nan", "inf"):
             return cast("LossState", self.loss_problem)
         return "absent" if self.loss is None else "finite"
 
     def growth(self, before: Growth) -> Growth:
-        """How the loss falls, after this report."""
+        """Returns how the loss falls, after this report."""
         if self.step is None:
             return before
         return before.read(float(self.step), self.loss, self.received_at, self.loss_state)
 
     def speed_of(self, generation: int | None) -> float | None:
-        """Steps per second of this generation, once it has trained for so long that they tell how fast its size is."""
+        """Returns the steps per second of this generation, once it has trained long enough for them to depend on its
+        size alone; None before."""
         if self.generation != generation or self.first_step_at is None:
             return None
         return self.steps_per_s if (self.last_step_at or 0.0) - self.first_step_at >= _SPEED_WINDOW_S else None

@@ -1,4 +1,4 @@
-"""Where a job is: the annotation `state`, which the reconcile loop writes. Pure."""
+"""A job's state: the annotation `state`, which the reconcile loop writes. Pure."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,28 +57,28 @@ Phase = Literal["Waiting", "Stable", "Preparing", "Checkpointing", "Switching", 
 T = TypeVar("T")
 
 _HISTORY: Final = 10
-# Steps per second between which a measurement can be believed.
+# Range of plausible measured speeds, in steps per second.
 _SLOWEST, _FASTEST = 1e-9, 1e9
 _SIZE: Final = re.compile(r"[0-9]{1,9}/[0-9]{1,9}")
 _GENERATION: Final = re.compile(r"[0-9]{1,10}")
-# Generations of which a cause or an outcome is read.
+# Generations whose cause or outcome is read, at most.
 _GENERATIONS: Final = 32
-# What is left out where there is none.
+# Fields that are omitted when empty.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
 _OPTIONAL: Final = ("indexes", "stop", "trained", "forgiven", "deaths", "injection", "causes", "outcomes", "uid")
 _SPARED: Final = (*_OPTIONAL, *_ETA, "starts")
 _SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room")
-# How often a program dies while it is prepared in a mode, before another mode is taken.
+# Deaths of prepared programs in one mode, after which another mode is used.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The size that a job is on its way to, and how. `before` is the size that it comes from. `indexes` are of pods.
-    `returns`: it goes back to the last size that trained. `restarts` are those of containers before it was prepared,
-    then of all before the switch, and `chief_deaths` says how often the chief's container had ended. `no_room`: pods
-    that it adds had none beside those that it removes.
+    """The size that a job is changing to, and the mode. `before` is the size before the change. `indexes` are of pods.
+    `returns`: the job returns to the last size that trained. `restarts` are container restarts before the size was
+    prepared, then all restarts before the switch. `chief_deaths` is how often the chief's container had ended.
+    `no_room`: the added pods did not fit while the pods to be removed still ran.
     """
 
     generation: int
@@ -99,13 +99,14 @@ class Next:
         shorten_reason(self)
 
     def pods(self, name: str) -> Sequence[int]:
-        """The indexes of a type's pods, in the order of its tasks."""
+        """Returns the indexes of a type's pods, in the order of its tasks."""
         return numbered(self.replicas, self.indexes, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A target that could not be reached, and is not tried again. `no_room`: as of the size that was on its way."""
+    """A target that could not be reached, and is not tried again. `no_room` is copied from the `Next` of that
+    target."""
 
     generation: int
     reason: Why
@@ -118,7 +119,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The newest generation that has made a step. Its size is empty as long as the job has that size."""
+    """The newest generation that has made a step. Its size is empty while the job still has that size."""
 
     generation: int
     replicas: Counts = field(default_factory=dict)
@@ -128,8 +129,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """How often programs of the pod templates with this digest died while they were prepared beside the running one,
-    by mode, at most MOST_DEATHS each; `reason` tells what the last one died of."""
+    """How often prepared programs died beside a running one, by mode, at most MOST_DEATHS each. `template` is the
+    digest of their pod templates, `reason` the cause of the last death."""
 
     template: str
     overlap: int = 0
@@ -140,11 +141,11 @@ class Deaths:
         shorten_reason(self)
 
     def too_many(self, mode: Mode) -> bool:
-        """Whether programs do not live through being prepared in this mode."""
+        """Whether programs cannot be prepared in this mode, as too many died."""
         return {"overlap": self.overlap, "spare": self.spare}.get(mode, 0) >= MOST_DEATHS
 
     def count(self, mode: Mode, reason: str) -> "Deaths":
-        """After one more."""
+        """Returns the counts after one more death in this mode, with its reason."""
         return Deaths(
             self.template,
             min(self.overlap + (mode == "overlap"), MOST_DEATHS),
@@ -153,7 +154,7 @@ class Deaths:
         )
 
     def without(self, mode: Mode) -> "Deaths | None":
-        """After a change in this mode that succeeded; None: there is nothing left to remember."""
+        """Returns the counts after a successful change in this mode; None if all are zero."""
         overlap = 0 if mode == "overlap" else self.overlap
         spare = 0 if mode == "spare" else self.spare
         return Deaths(self.template, overlap, spare, self.reason) if overlap or spare else None
@@ -161,7 +162,8 @@ class Deaths:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """A rescale that is done. `downtime_s` is from the last step before to the first step after it."""
+    """A finished rescale. `downtime_s` is the time in seconds from the last step before it to the first step after
+    it."""
 
     generation: int
     at: str
@@ -178,32 +180,31 @@ class Rescaled:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Steps per second at a size: those that its target expected, and those that were measured."""
+    """Speed at a size, in steps per second: expected by its target, and measured."""
 
     expected: float
     measured: float
 
     @property
     def ratio(self) -> float:
-        """Measured over expected."""
+        """The measured speed divided by the expected one."""
         return self.measured / self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """Where a job is. `slot` says which of its two ports it uses, `since` when the phase began (RFC 3339).
+    """A job's state. `slot` selects one of its programs' two ports; `since` is when the phase began (RFC 3339).
 
-    `speeds` are the steps per second seen at each size, "PS/workers", and `speed_cpu` the millicores that a worker had
-    then in the mean, where that is not what it requests; `numbers_at` is when the figures were refreshed. `eta` is the
-    expected end, `eta_earliest` and `eta_latest` its 90 % interval, by a speed known from `eta_source`. `starts`: how
-    the chief's next program will be started, and why so (Report.starts). `indexes` are those of the pods
-    (model/annotations.py). `stop` is the stop that a plan asked for, until the job makes steps again.
-    `trained` is the newest generation that has made a step, `forgiven` are restarts of containers that `backoffLimit`
-    does not count, as a change of size caused them, and `deaths` are those of programs that were prepared.
-    By generation, of sizes that the state remembers: `causes` are what targets gave for them where the sizes do not
-    tell it, `outcomes` the speeds that they were expected to have and had.
-    `injection`: its namespace does not admit what is injected as it is configured.
-    `problems` say what was passed over when the annotation was read.
+    `speeds` are the measured steps per second by size, "PS/workers". `speed_cpu` is the mean CPU of a worker at that
+    time, in millicores, if it differs from the request. `numbers_at` is when these figures were last updated. `eta` is
+    the expected end, `eta_earliest` and `eta_latest` are its 90 % interval, and `eta_source` is the source of the
+    speed. `starts` is how the chief's next program will be started, and the reason (Report.starts). `indexes` are those
+    of the pods (model/annotations.py). `stop` is a planned stop, kept until the job makes steps again. `trained` is the
+    newest generation that has made a step. `forgiven` is the number of container restarts that `backoffLimit` does not
+    count, as a resize caused them. `deaths` counts deaths of prepared programs. `causes` and `outcomes` are by
+    generation, for sizes that the state remembers: the cause that the target gave if the sizes do not imply it, and the
+    expected and measured speed. `injection` is set if the job's namespace does not admit the injected containers as
+    configured. `problems` lists the values that were ignored when the annotation was read.
     """
 
     phase: Phase
@@ -245,17 +246,17 @@ class StoredState:
 
     @classmethod
     def parse(cls, text: str | None, uid: str | None = None) -> "StoredState | None":
-        """Read the annotation; None where there is none, or it is of another job than that with this uid (None: of any
-        job). Where the job is, or is going, must be right: phase, generation, slot, replicas, nodes and next. All else
-        that is wrong counts as missing, and is told in `problems`. Raises UnknownWord for a phase or mode that a newer
-        operator may have written, ValueError for nonsense, and nothing else."""
+        """Reads the annotation; None if it is missing, or belongs to a job other than the one with this uid (None: any
+        job). Phase, generation, slot, replicas, nodes and next must be valid. Every other invalid value counts as
+        missing, and is listed in `problems`. Raises UnknownWord for a phase or mode that a newer operator may have
+        written, ValueError for other invalid text, and nothing else."""
         return read_annotation("state", text, uid, _state)
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "StoredState | None":
-        """The state of the job with this uid and these replica types; None where there is none, or another job's.
-        Raises as `parse`, and nothing else. A type that an edit took out of the spec stays in the state:
-        without its memory of the others the job would begin anew."""
+        """Returns the state of the job with this uid and these replica types; None if it is missing or another job's.
+        Raises the errors of `parse`, and nothing else. A type that an edit removed from the spec stays in the state:
+        rejecting the state would discard the other types' progress, and the job would start over."""
         state = cls.parse(annotations.get(STATE_ANNOTATION), uid)
         if state is None:
             return None
@@ -268,11 +269,11 @@ class StoredState:
         return state
 
     def to_json(self, uid: str = "") -> str:
-        """The annotation's text, for the job with this uid."""
+        """Returns the annotation's text, for the job with this uid."""
         past = {change.generation for change in self.history}
         coming = {self.next.generation} if self.next is not None else set()
         written = {**_fields(self), "uid": uid}
-        del written["problems"]  # of what was read
+        del written["problems"]  # only about the text that was read
         written["causes"] = {str(each): cause for each, cause in self.causes.items() if each in past | coming}
         written["outcomes"] = {
             str(each): {"expected": written_rate(outcome.expected), "measured": written_rate(outcome.measured)}
@@ -291,24 +292,24 @@ class StoredState:
         return orjson.dumps(written).decode()
 
     def cause(self, change: Next | Rescaled) -> Cause:
-        """Why the size is or was changed, in one word: what its target said, else what the sizes tell."""
+        """Returns the cause of a resize, in one word: from its target, else implied by the two sizes."""
         after = change.replicas if isinstance(change, Next) else change.after
         told = self.causes.get(change.generation)
         return told or cause_of(change.before, after, moved=True, stopped=False)
 
     def pods(self, name: str) -> Sequence[int]:
-        """The indexes of a type's pods, in the order of its tasks."""
+        """Returns the indexes of a type's pods, in the order of its tasks."""
         return numbered(self.replicas, self.indexes, name)
 
     @property
     def rescaling(self) -> bool:
-        """On its way from one size to another."""
+        """Whether the job is changing from one size to another."""
         return self.phase not in ("Waiting", "Stable")
 
     @property
     def way_back(self) -> Trained | None:
-        """The size to return to if the one that was switched to makes no step; None where there is none: it has made
-        one, none did before it, or it is itself the size returned to."""
+        """The size to return to if the present one makes no step. None if the present size has made one, no earlier
+        size did, or the job has already returned to it."""
         coming, trained = self.next, self.trained
         if self.phase != "Switching" or coming is None or coming.returns or trained is None:
             return None
@@ -316,15 +317,15 @@ class StoredState:
 
     @property
     def on_trial(self) -> bool:
-        """Whether a pod that fails for good does not fail the job: it is on its way back to another size, may return to
-        one, or is about to know whether it has left its size. What has failed is looked at again when that is over."""
+        """Whether a permanent pod failure does not fail the job: the job is returning to another size, may return to
+        one, or does not know yet whether it has left its size. The failure is judged again afterwards."""
         returns = self.phase == "Recreating" and self.next is not None and self.next.returns
         return returns or self.phase in ("Checkpointing", "RollingBack") or self.way_back is not None
 
     @property
     def measured(self) -> dict[tuple[int, int], tuple[float, int | None]]:
-        """`speeds` by (PSs, workers), each with the CPU that a worker had then; None: what it requests. What cannot be
-        a size or a speed is left out."""
+        """`speeds` by (number of PS, number of workers), each with a worker's CPU in millicores at that time (None: its
+        request). Invalid sizes and speeds are left out."""
         found: dict[tuple[int, int], tuple[float, int | None]] = {}
         for text, rate in self.speeds.items():
             ps, _, workers = text.partition("/")
@@ -338,7 +339,7 @@ class StoredState:
         return found
 
     def remember(self, done: Rescaled) -> tuple[Rescaled, ...]:
-        """The history with one more, of which the last ones are kept."""
+        """Returns the history with one more entry, limited to the newest _HISTORY."""
         return (*self.history, done)[-_HISTORY:]
 
 
@@ -347,13 +348,13 @@ def _fields(size: StoredState | Next) -> dict[str, Any]:
 
 
 def _sparing(found: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a part of a state, without those that say nothing."""
+    """Returns the fields of a part of a state, without optional fields that are empty."""
     return {name: each for name, each in found.items() if each or name not in _SPARED_WITHIN}
 
 
 def _state(raw: Fields) -> StoredState:
-    """An unknown word is raised last: beside nonsense it is nonsense, too. So it is without generation and replicas,
-    which every operator writes."""
+    """Reads a state. An unknown word is raised last, as invalid text takes precedence. Without generation and replicas,
+    which every operator writes, an unknown word counts as invalid text, too."""
     unknown: list[UnknownWord] = []
     lenient = Lenient()
 
@@ -432,7 +433,7 @@ def _next(raw: Fields, lenient: Lenient) -> Next:
         restarts=raw.whole("restarts", MAX_GENERATION, default=0),
         chief_deaths=raw.whole("chief_deaths", MAX_GENERATION, default=0),
         no_room=raw.flag("no_room") or False,
-        mode=read_mode(raw),  # last, as it may be a word of a newer operator
+        mode=read_mode(raw),  # read last, as a newer operator may have written an unknown mode
     )
 
 
@@ -459,7 +460,7 @@ def _deaths(raw: Fields) -> Deaths | None:
 
 
 def _history(raw: Fields) -> tuple[Rescaled, ...]:
-    """What is past is told, and nobody acts on it: an entry that cannot be read is passed over."""
+    """Reads past rescales. They are only displayed, so an unreadable entry is ignored."""
     found: list[Rescaled] = []
     for each in raw.items("history"):
         with suppress(ValueError):
@@ -487,7 +488,7 @@ def _at(raw: Fields) -> str:
 
 
 def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, str], T | None]) -> dict[str, T]:
-    """Figures by size, "PS/workers": the newest, should there be more than are kept."""
+    """Reads figures by size, "PS/workers": the newest MAX_ENTRIES if there are more."""
     sizes = lenient(raw.within, name) or Fields({})
 
     def of(size: str) -> T | None:
@@ -500,7 +501,7 @@ def _by_size(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, s
 
 
 def _by_generation(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fields, str], T | None]) -> dict[int, T]:
-    """What is told of sizes, by their generation."""
+    """Reads figures of sizes by generation."""
     sizes = lenient(raw.within, name) or Fields({})
     generations = lenient(lambda: [each for each in sizes.names(_GENERATIONS) if _GENERATION.fullmatch(each)]) or ()
     found = {int(each): lenient(read, sizes, each) for each in generations}
@@ -508,7 +509,7 @@ def _by_generation(raw: Fields, name: str, lenient: Lenient, read: Callable[[Fie
 
 
 def _cause(sizes: Fields, generation: str) -> Cause | None:
-    """None for a word that a newer operator may know."""
+    """Reads a cause; None for a word that only a newer operator may know."""
     word = sizes.any(generation)
     return next((cause for cause in CAUSES if cause == word), None)
 

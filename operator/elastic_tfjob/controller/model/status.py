@@ -1,8 +1,8 @@
 """The status of a TFJob and the rules by which its conditions change. Pure.
 
-Upstream's contract: the last element of `conditions` is the job's visible state, so the order is recency; once Failed,
-nothing changes any more; Running and Restarting replace each other. Source: tfjob v1 (util/status.go of the
-training-operator), restated here case by case in tests/unit/test_status.py.
+Upstream's contract: the last element of `conditions` is the job's visible state, so they are ordered by recency; once
+the job is Failed, nothing changes any more; Running and Restarting replace each other. Source: tfjob v1 (util/status.go
+of the training-operator), restated case by case in tests/unit/test_status.py.
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,23 @@ __all__ = ["Condition", "JobStatus", "ReplicaCounts", "format_time", "moment_of"
 _CONDITION: Final = ("type", "status", "reason", "message", "lastUpdateTime", "lastTransitionTime")
 _COUNTS: Final = ("active", "succeeded", "failed")
 _MAX_CONDITIONS: Final = 32
-"""Upstream's controller has five types, and adds none."""
+"""Conditions at most; upstream's controller has five types."""
 _MAX_COUNT: Final = 2**31 - 1
 
 
 def format_time(moment: datetime) -> str:
-    """RFC 3339 in whole seconds, as Kubernetes writes times."""
+    """Returns a time in RFC 3339 with whole seconds, as Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> datetime:
-    """The inverse of `format_time`; fractions of a second are accepted. Raises ValueError for what is no time with a
-    zone in the years from 1970 to 9998."""
+    """The inverse of `format_time`; fractions of a second are accepted. Raises ValueError for text that is no time with
+    a time zone in the years from 1970 to 9998."""
     return moment(text)
 
 
 def moment_of(text: str | None) -> datetime | None:
-    """A time that somebody else may have written; None for nonsense, and where there is none."""
+    """Reads a time that another client may have written; None if it is invalid or missing."""
     try:
         return parse_time(text) if text else None
     except ValueError:
@@ -42,8 +42,9 @@ def moment_of(text: str | None) -> datetime | None:
 
 
 def shortened(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A status without what no operator writes: conditions before the last 32, and counts of types beyond what a job
-    may have. Whoever may write `tfjobs/status` could have 50,000, which take a second to read."""
+    """Returns a status without parts that no operator writes: conditions before the last 32, and counts of replica
+    types beyond a job's limit. A client with write access to `tfjobs/status` could write 50,000, which take a second to
+    read."""
     conditions, replicas = raw.get("conditions"), raw.get("replicaStatuses")
     found = dict(raw)
     if isinstance(conditions, list) and len(conditions) > _MAX_CONDITIONS:
@@ -65,8 +66,8 @@ class Condition:
     lastTransitionTime: str
 
     def to_dict(self) -> dict[str, str]:
-        """The API's form. A time that somebody left out stays so: an empty one would be refused, and with it all that
-        is written of the job."""
+        """Returns the API's form. A missing time is left out: the API server would refuse an empty one, and with it the
+        whole update of the job."""
         times = {"lastUpdateTime": self.lastUpdateTime, "lastTransitionTime": self.lastTransitionTime}
         told = {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
         return told | {name: time for name, time in times.items() if time}
@@ -74,21 +75,21 @@ class Condition:
 
 @dataclass(slots=True)
 class ReplicaCounts:
-    """Pods of one replica type by what they do; pending pods are in none."""
+    """Numbers of pods of one replica type, by status; pending pods are not counted."""
 
     active: int = 0
     succeeded: int = 0
     failed: int = 0
 
     def to_dict(self) -> dict[str, int]:
-        """The API's form, which leaves out zeros."""
+        """Returns the API's form, which leaves out zeros."""
         counts = {"active": self.active, "succeeded": self.succeeded, "failed": self.failed}
         return {name: count for name, count in counts.items() if count}
 
 
 @dataclass(slots=True)
 class JobStatus:
-    """A working copy of `status`: parsed, changed by a reconcile, compared with what it was and written back."""
+    """A working copy of `status`: parsed, changed by a reconcile, compared with the original and written back."""
 
     conditions: list[Condition] = field(default_factory=list)
     replicas: dict[str, ReplicaCounts] = field(default_factory=dict)
@@ -98,8 +99,8 @@ class JobStatus:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "JobStatus":
-        """Read the API's form, whatever is in it: a user may have written it. What is missing or of a wrong type is as
-        if it had not been set, and a time that is none, too."""
+        """Reads the API's form, with any content, as a user may have written it. Missing values, values of a wrong type
+        and invalid times count as not set."""
         conditions = raw.get("conditions")
         replicas = raw.get("replicaStatuses")
         return cls(
@@ -118,7 +119,7 @@ class JobStatus:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The API's form; times that are not set are left out."""
+        """Returns the API's form; times that are not set are left out."""
         found: dict[str, Any] = {
             "conditions": [condition.to_dict() for condition in self.conditions],
             "replicaStatuses": {name: counts.to_dict() for name, counts in self.replicas.items()},
@@ -129,24 +130,24 @@ class JobStatus:
         return {name: value for name, value in found.items() if value is not None}
 
     def get(self, type_: str) -> Condition | None:
-        """The condition of that type, whatever its status."""
+        """Returns the condition of this type, whatever its status; None if there is none."""
         return next((condition for condition in self.conditions if condition.type == type_), None)
 
     def is_true(self, type_: str) -> bool:
-        """True when the job has that condition with status True."""
+        """Whether the job has a condition of this type with status True."""
         condition = self.get(type_)
         return condition is not None and condition.status == "True"
 
     @property
     def finished(self) -> bool:
-        """Succeeded or Failed: nothing runs any more by right."""
+        """Whether the job has succeeded or failed, so that none of its pods should run."""
         return self.is_true("Succeeded") or self.is_true("Failed")
 
     def set(self, type_: str, reason: str, message: str, now: str, status: str = "True") -> bool:
-        """Set a condition by upstream's rules; returns whether anything changed.
+        """Sets a condition by upstream's rules. Returns whether anything changed.
 
-        The same type, status and reason is no change (the message is not refreshed either). Else the condition moves to
-        the end; it keeps its transition time if only its reason changed.
+        The same type, status and reason is no change (the message is not updated either). Otherwise the condition moves
+        to the end; it keeps its transition time if only its reason changed.
         """
         if self.is_true("Failed"):
             return False
@@ -162,7 +163,7 @@ class JobStatus:
 
     @staticmethod
     def _after(type_: str, condition: Condition) -> Condition:
-        """What becomes of an older condition: a finished job is not running."""
+        """Returns an older condition, adjusted to a newer one: a finished job is not running."""
         if type_ in ("Succeeded", "Failed") and condition.type == "Running":
             return replace(condition, status="False")
         return condition
@@ -174,7 +175,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 
 def _count(raw: object, name: str) -> int:
-    """A number of pods; int32 in the API."""
+    """Reads a number of pods, an int32 in the API."""
     found = raw.get(name) if isinstance(raw, Mapping) else None
     return min(max(found, 0), _MAX_COUNT) if type(found) is int else 0
 

@@ -1,4 +1,4 @@
-"""What the state remembers of a stop, from when a plan asks for it until the job goes on. Pure."""
+"""The state's record of a stop, from its request by a plan until the job resumes. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, cast
@@ -10,15 +10,15 @@ from elastic_tfjob.scheduling.reasons import Why, read_reason, stored
 __all__ = ["PREEMPT", "Stop", "read_stop"]
 
 PREEMPT: Final[Cause] = "preempt"
-"""The cause of a stop of which nothing else is known."""
+"""The cause of a stop whose cause is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop of the job. `request` is the generation of the target that asks for it, by which the launcher tells one
-    request for a checkpoint from another. Times are RFC 3339: a checkpoint is asked for since `asked`, and pods are
-    ended since `ended`; empty before that. `reached` is the last step that was reported, `saved` the step of the
-    checkpoint that the program confirmed, and `lost` how many steps are lost at most; None: not known.
+    """A stop of the job. `request` is the generation of the target that requests it, by which the launcher
+    distinguishes requests for a checkpoint. Times are RFC 3339: `asked` is when the checkpoint was first requested,
+    `ended` when the pods were first ended; empty before. `reached` is the last reported step, `saved` the step of the
+    checkpoint that the program confirmed, and `lost` the number of lost steps at most; None: unknown.
     """
 
     request: int
@@ -31,13 +31,14 @@ class Stop:
     reason: Why = ""
 
     def __post_init__(self) -> None:
-        if self.cause not in STOPS:  # it labels a metric, and somebody may have written it
+        if self.cause not in STOPS:  # it labels a metric, and a user may have written it
             object.__setattr__(self, "cause", PREEMPT)
         object.__setattr__(self, "reason", stored(self.reason))
 
 
 def read_stop(raw: Fields, lenient: Lenient) -> Stop:
-    """From the annotation, where all but the request may be wrong. Raises ValueError for that, and nothing else."""
+    """Reads a stop from the annotation. Raises ValueError for an invalid request, and nothing else; other invalid
+    fields count as missing."""
     return Stop(
         request=raw.whole("request", MAX_GENERATION),
         asked=lenient(raw.time, "asked", empty=True) or "",

@@ -1,4 +1,4 @@
-"""What a job shall hold: the annotation `target`, which the scheduling loop writes. Pure."""
+"""The size, nodes and CPU that a job should have: the annotation `target`, which the scheduling loop writes. Pure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -27,54 +27,54 @@ from elastic_tfjob.scheduling.reasons import Why, read_reason
 from elastic_tfjob.scheduling.snapshot import Memory, readable
 
 _SLOWEST: Final = 1e-9
-"""Steps per second by which others can be divided."""
+"""The smallest speed, in steps per second, that may be a divisor."""
 
 
 def read_rate(raw: Fields, name: str) -> float | None:
-    """Steps per second that others can be divided by; None for what is none."""
+    """Reads steps per second that may be a divisor; None for any other value."""
     found = raw.number(name, MAX_RATE)
     return found if found is not None and found >= _SLOWEST else None
 
 
 def written_rate(steps_per_s: float) -> float:
-    """Steps per second as annotations have them."""
+    """Returns steps per second with four significant digits, as annotations have them."""
     return float(f"{steps_per_s:.4g}")
 
 
 # -- The size of a job: replicas per type, their nodes and CPU, as annotations have them -------------------------------
 
 Counts = Mapping[str, int]
-"""Replicas per type."""
+"""Number of replicas per type."""
 Nodes = Mapping[str, tuple[str, ...]]
-"""Node names per type, in the order of the replicas' indices."""
+"""Node names per type, in the order of the replicas' indexes."""
 Cpu = Mapping[str, tuple[int, ...]]
-"""CPU in millicores per type and replica, where it shall differ from the template's request."""
+"""CPU in millicores per type and replica, if it differs from the template's request."""
 Mode = Literal["overlap", "spare", "recreate"]
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 def words(counts: Counts) -> str:
-    """`1 chief + 2 PS + 4 workers`."""
+    """Returns replica counts in words, as in `1 chief + 2 PS + 4 workers`."""
     return counts_in_words(dict(sorted(counts.items())))
 
 
 def read_generation(raw: Fields, default: int | None = None) -> int:
-    """Which change of size this is of, counted up."""
+    """Reads a generation: the number of a change of size, which increases."""
     return raw.whole("generation", MAX_GENERATION, default=default)
 
 
 def read_slot(raw: Fields, default: int | None = None) -> int:
-    """Which of its two ports a job uses."""
+    """Reads a slot: which of its two ports each program of a job uses."""
     return raw.whole("slot", 1, default=default)
 
 
 def read_mode(raw: Fields) -> Mode:
-    """How a job goes to another size."""
+    """Reads a rescaling mode."""
     return cast("Mode", raw.word("mode", get_args(Mode)))
 
 
 def read_counts(raw: Fields, name: str, *, required: bool = False) -> Counts:
-    """Replicas per type, of all types together no more than a job may have."""
+    """Reads replicas per type, in total no more than a job may have."""
     counts = raw.within(name)
     if counts is None:
         if required:
@@ -87,7 +87,7 @@ def read_counts(raw: Fields, name: str, *, required: bool = False) -> Counts:
 
 
 def read_nodes(raw: Fields, replicas: Counts) -> Nodes:
-    """Node names per type, no more than replicas."""
+    """Reads node names per type, no more than there are replicas."""
     nodes = raw.within("nodes")
     if nodes is None:
         return {}
@@ -102,7 +102,8 @@ def read_nodes(raw: Fields, replicas: Counts) -> Nodes:
 
 
 def read_cpu(raw: Fields) -> Cpu:
-    """Millicores per type and replica. There may be more than replicas: what was granted to those of a larger size."""
+    """Reads millicores per type and replica. There may be more values than replicas: they were granted to a larger
+    size."""
     cpu = raw.within("cpu")
     if cpu is None:
         return {}
@@ -120,13 +121,14 @@ def read_cpu(raw: Fields) -> Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a job shall hold. No replicas: it shall wait, and `reason` says why. No nodes: kube-scheduler chooses.
+    """What a job should have. Without replicas it should wait, and `reason` says why. Without nodes kube-scheduler
+    chooses them.
 
-    `generation` grows when `replicas` change, or a replica that runs is to go to another node. `declared` are the
-    spec's replicas that the job's size follows from: an edit of them counts once the job has that size. `cause`: why it
-    changes, in one word, where the sizes do not tell it; another word counts as none. `memory`: what the profile
-    remembers of the job (scheduling/snapshot.py), which nobody else goes by. `expects`: steps per second that the job
-    is expected to have then; None: not known. It is written with what else is new, and is no reason to write.
+    `generation` increases when `replicas` change, or a running replica has to move. `declared` are the spec's replicas
+    from which the job's size follows: an edit of them takes effect once the job has that size. `cause` is the cause of
+    the change, in one word, if the sizes do not imply it; an unknown word counts as none. `memory` is what the profile
+    remembers of the job (scheduling/snapshot.py); only the profile reads it. `expects` is the expected speed in steps
+    per second; None: unknown. It is written together with other changes, and is no reason to write by itself.
     """
 
     generation: int
@@ -144,14 +146,14 @@ class Target:
 
     @classmethod
     def parse(cls, text: str | None, uid: str | None = None) -> "Target | None":
-        """Read the annotation; None where there is none, or it is of another job than that with this uid (None: of any
-        job). Raises ValueError for nonsense, and nothing else."""
+        """Reads the annotation; None if it is missing, or belongs to a job other than the one with this uid (None: any
+        job). Raises ValueError for invalid text, and nothing else."""
         return read_annotation("target", text, uid, _target)
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str, types: Collection[str]) -> "Target | None":
-        """The target of the job with this uid and these replica types; None where there is none, or another job's.
-        Raises ValueError for nonsense, and nothing else."""
+        """Returns the target of the job with this uid and these replica types; None if it is missing or another job's.
+        Raises ValueError for invalid text, and nothing else."""
         found = cls.parse(annotations.get(TARGET_ANNOTATION), uid)
         if found is None:
             return None
@@ -163,7 +165,7 @@ class Target:
         return found
 
     def to_json(self, uid: str = "") -> str:
-        """The annotation's text, for the job with this uid."""
+        """Returns the annotation's text, for the job with this uid."""
         written = {each.name: getattr(self, each.name) for each in fields(self)}
         if self.expects is not None:
             written["expects"] = written_rate(self.expects) if _SLOWEST <= self.expects <= MAX_RATE else None
@@ -190,6 +192,7 @@ def _target(raw: Fields) -> Target:
 
 
 def _cause(raw: Fields) -> Cause | Literal[""]:
-    """It labels metrics, and a newer operator, or anybody else, may have written another word."""
+    """Reads the cause; empty for an unknown word. The cause labels metrics, and a newer operator or a user may have
+    written any word."""
     found = raw.text("cause", MAX_WORD)
     return next((cause for cause in CAUSES if cause == found), "")

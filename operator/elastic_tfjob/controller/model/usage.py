@@ -1,7 +1,7 @@
-"""What a job has had so far: the record of service that policies as least attained service go by. Pure.
+"""A job's usage so far: the usage record, which policies such as least attained service use. Pure.
 
-The reconcile loop writes it together with `state`. It is an annotation of its own, as it outlives the state: a job
-whose state was overwritten with nonsense begins anew, and what it has had still counts.
+The reconcile loop writes it together with `state`. It is a separate annotation, as it outlives the state: a job whose
+state was overwritten with invalid text starts over, and its usage still counts.
 """
 
 import sys
@@ -30,18 +30,18 @@ from elastic_tfjob.speed.growth import NOT_REPORTED, Growth, LossState
 __all__ = ["UsageRecord", "continued"]
 
 _MOST_SERVICE: Final = float(MAX_DURATION_S) * MAX_REPLICAS * 64
-"""Every replica with many accelerators, for as long as a time is believed."""
+"""Every replica with many accelerators, for the longest valid duration."""
 _MOST_LOSS: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """Up to `placed`, since when (RFC 3339) the job has what it holds now: `executed_s`, seconds in which it held
-    anything, and `service`, its accelerators (replicas, of a job that uses none) times seconds. `placed` is empty while
-    it holds nothing. `held` is what service grows by each second since then. `stops`: how often all was taken from it
-    while it ran; `stopped`: when that was last; `resumed`: when it last had something again after that. `moves`: how
-    often replicas went to other nodes while it ran. `loss`: how the training loss falls, of which the last reading is
-    kept."""
+    """A job's usage up to `placed` (RFC 3339), the time since which the job has its present capacity; empty while it
+    has none. `executed_s` is the time in seconds in which it had any; `service` is its accelerators (its replicas, if
+    it uses none) times seconds. `held` is the increase of service per second since `placed`. `stops` counts how often
+    the running job lost all its capacity; `stopped` is when that last happened, `resumed` when it last got capacity
+    again afterwards. `moves` counts how often replicas moved to other nodes while it ran. `loss` is how the training
+    loss falls; only its last reading is kept."""
 
     placed: str = ""
     held: int = 0
@@ -55,8 +55,9 @@ class UsageRecord:
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str) -> "UsageRecord":
-        """The record of the job with this uid; a new one where there is none, or nonsense, or another job's. A figure
-        that is wrong is as if there were none, and costs no other: nobody is told, as all of it is only counted."""
+        """Reads the record of the job with this uid; a new one if it is missing, invalid, or another job's. An invalid
+        figure counts as missing and does not affect the other figures. It is not reported, as the record is only
+        counted."""
         text = annotations.get(RECORD_ANNOTATION)
         if text is None or len(text) > MAX_ANNOTATION_BYTES:
             return cls()
@@ -81,7 +82,7 @@ class UsageRecord:
         )
 
     def to_json(self, uid: str = "") -> str:
-        """The annotation's text, for the job with this uid."""
+        """Returns the annotation's text, for the job with this uid."""
         fields = {**asdict(self), **({"uid": uid} if uid else {})}
         del fields["loss"]
         if self.loss != NOT_REPORTED:
@@ -115,9 +116,9 @@ def continued(
     ended: bool = False,
     moved: bool = False,
 ) -> UsageRecord:
-    """The record once a job goes from one size to another; the same where it keeps what it has. `held` is what it holds
-    with the new size. `ended`: that it holds nothing any more is its own doing, or a person's, and no stop of a plan's.
-    `moved`: replicas have gone to other nodes, which counts where the size stays."""
+    """Returns the record after a change of size; unchanged if the job keeps its capacity. `held` is the service per
+    second at the new size. `ended`: the job lost its capacity by its own end or a user's action, and not by a plan's
+    stop. `moved`: replicas have moved to other nodes, which counts if the size stays."""
     holds, same = any(after.values()), _same(before, after)
     if not (holds or record.placed) or (holds and record.placed and same and not moved):
         return record
