@@ -167,7 +167,7 @@ def test_live_its_parameters_hold_and_what_has_not_changed_is_not_decided_again(
     large, wide = live_job("large", 9, **running(9)), live_job("wide", 4)
     first = live_round(large, wide, running={"large": 9}, most=9)
     assert {key: target.replicas for key, target in first.targets.items()} == {"ns/wide": {}}
-    assert first.targets["ns/wide"].reason == "needs 4 CPU, 1 free"
+    assert str(first.targets["ns/wide"].reason) == "needs 4 CPU, 1 free"
     assert live_round(large, written(wide, first.targets["ns/wide"]), running={"large": 9}, most=9).targets == {}
 
 
