@@ -92,7 +92,7 @@ def predict(now: float, steps_left: float, steps_per_s: float, relative_error: f
 # -- Calibration: how measured speeds compare with expected ones -------------------------------------------------------
 
 SETTLED_S: Final = 60.0
-"""How long a job must train after a change before its speed is compared with the expected one."""
+"""The seconds that a job must train after a change before its speed is compared with the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Calibration:
 
 
 def calibration(ratios: Sequence[float]) -> Calibration:
-    """From at least one ratio of measured / expected speed."""
+    """The calibration from the ratios of measured / expected speed, of which there is at least one."""
     return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(ratios))
 
 

@@ -172,11 +172,11 @@ def take_back(round_: Round) -> None:
 class Weights:
     """On a crowded node each job gets a floor, and then CPU in order: most for the first job, less for the next.
 
-    The order is that of the ends under equal shares: earlier arrival and less remaining work come first. A job that
-    moved here counts from then on, as if the node were as full as the average node, so that jobs that were here lose
-    little. Critical jobs, which alone need as long as the cluster does for all jobs, go before the others. First of all
-    come jobs that have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is
-    idle.
+    Jobs are ordered by their end under equal shares, so earlier arrival and less remaining work come first. A job that
+    moved to the node counts as arriving at that moment, and its end is computed as on a node of at least average load,
+    so that the jobs already there lose little. Critical jobs, which alone need as long as the cluster needs for all
+    jobs, precede the rest. First of all come jobs with only a chief or PS on the node: it needs little CPU, and while
+    it waits, the CPU of its workers' nodes is idle.
     """
 
     def __init__(self, settings: SpeconSettings) -> None:
@@ -283,7 +283,7 @@ class Weights:
 
 
 def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
-    """Type, index and requested millicores of a job's replicas on a node; empty where its CPU may not change."""
+    """Type, index and requested millicores of a job's replicas on a node; empty if the job's CPU may not change."""
     if not job.spec.resizable or job.spec.fixed_cpu or job.phase != "running":
         return []
     return [
@@ -301,8 +301,8 @@ def _holds(job: Job, type_: str, k: int, request: int) -> int:
 
 
 def _split(millicores: int, uses: list[int]) -> list[int]:
-    """Distribute millicores by the CPU that replicas use, in multiples of STEP_M; evenly where that is unknown. The
-    remainder goes to the replica that uses most."""
+    """Distribute millicores in proportion to the replicas' CPU use, in multiples of STEP_M; evenly if the use is
+    unknown. The remainder goes to the replica that uses most."""
     total = sum(uses)
     parts = [_rounded(millicores * use / total if total else millicores / len(uses)) for use in uses]
     parts[uses.index(max(uses))] += millicores - sum(parts)

@@ -394,8 +394,8 @@ def told(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A curve (None: no size fits), what it was computed from, and the job's row in it. `told`: whether it does not
-    depend on finished jobs."""
+    """A cached curve (None: no size fits), its inputs, and the job's row in it. `told`: whether the curve is
+    independent of finished jobs."""
 
     total: Resources
     past: Past | None

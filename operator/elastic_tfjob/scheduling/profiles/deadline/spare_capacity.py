@@ -310,8 +310,8 @@ class CpuRaises:
 
 
 def cpu_for_late_jobs(lending: CpuInPlace) -> None:
-    """Give CPU in the order of deadlines, before it is lent to busy jobs. Jobs that would be late all the same, or
-    whose nodes have too little left, get none here."""
+    """Give CPU in the order of deadlines, before it is lent to busy jobs. Jobs that would be late even with more CPU,
+    or whose nodes have too little CPU left, get none here."""
     for _, key, want in _late(lending):
         _granted(lending, lending.round.job(key), want)
 
@@ -349,8 +349,8 @@ def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
 
 
 def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
-    """The CPU that suffices with a margin. None: the requested CPU suffices with this part of the time left to spare;
-    or no amount does; or CPU does not matter."""
+    """The CPU that suffices for the job's deadline, with a margin. None: the requested CPU suffices and leaves the
+    fraction `spare` of the remaining time; or no amount of CPU suffices; or CPU has no effect."""
     round_, spec = lending.round, job.spec
     measured = job.key in lending.busy and adjusts(lending, job)
     # CPU use is measured again after each change. Until then the job is assumed to need the CPU that it was given.
@@ -396,10 +396,10 @@ def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
 
 
 def _balanced(job: Job, times: float) -> dict[str, int]:
-    """Millicores of a replica by type, where the types that limit the speed get this many times their request. The
-    other types get what the law of utilisation requires beside that, at least their request: in proportion to their
-    work where types work at once, and to its square root where they take turns (which gives the shortest step for all
-    the CPU together)."""
+    """Millicores of a replica by type if the types that limit the speed get `times` their request. The remaining types
+    get what the law of utilisation then requires, and at least their request. If the types work at once, their CPU is
+    proportional to their work; if they take turns, to the square root of their work, which gives the shortest step for
+    a given total of CPU."""
     requested = {type_: job.spec.requested_cpu(type_) for type_, n in job.counts.items() if n}
     use = {type_: u for type_, u in job.cpu_use.items() if type_ in requested and type_ != EVALUATOR}
     work = {type_: u * job.held_cpu(type_) / job.counts[type_] for type_, u in use.items()}
