@@ -1,9 +1,9 @@
 """Episodes for training: workloads on small clusters in DL2's setting, drawn by seed; the run of a policy on an
 episode; and the interface of learning methods.
 
-A policy trained on one kind of load is worse on other loads. So the number of nodes, the load, the job lengths and the
-mix of models are drawn for each episode. Some episodes have only short jobs, and both kinds of speeds that a policy may
-get occur.
+A policy trained on one kind of load is worse on other loads. Therefore the number of nodes, the load, the job lengths
+and the mix of models are drawn for each episode. Some episodes have only short jobs. In some episodes policies know the
+true speeds, in others only the fit of Optimus' formula.
 """
 
 import math
