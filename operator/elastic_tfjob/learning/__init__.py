@@ -1,1 +1,2 @@
-"""Training of the policy of profile `dl2`, in simulation: episodes, a teacher's decisions, evolution strategies."""
+"""Training of the policy of profile `dl2` in simulation: episodes, imitation of a teacher, evolution strategies, and
+actor-critic."""

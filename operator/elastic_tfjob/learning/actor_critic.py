@@ -1,9 +1,9 @@
 """The actor-critic of DL2, with replay (Peng et al., arXiv 1909.06040, section 4.3).
 
-Actions are drawn by their chance. The reward of a slot is the sum over jobs of the part of their steps that it did, and
-each of its actions is held to have earned it. A critic of the actor's form says what to expect from a state; what an
-action earned beyond that is its advantage. Decisions of the latest workloads are learned from again and again, and
-weighed by how likely they are by now, which the paper leaves out.
+Actions are drawn by their probability. The reward of a slot is the sum over jobs of the fraction of their steps done in
+it, and each action of the slot gets this reward. A critic with the actor's architecture predicts the value of a state;
+the reward beyond this value is an action's advantage. The decisions of the latest workloads are replayed, and weighted
+by their probability under the current weights (importance weights), which the paper omits.
 """
 
 from collections import deque
@@ -40,10 +40,10 @@ __all__ = [
     "gradients",
 ]
 
-# -- What learning by gradients shares: the network forward and backward, and Adam -------------------------------------
+# -- Shared parts of gradient-based learning: forward and backward pass of the network, and Adam -----------------------
 
 DECAY = (0.9, 0.999)
-"""Of Adam (Kingma and Ba, arXiv 1412.6980)."""
+"""The decay rates of Adam's two moments (Kingma and Ba, arXiv 1412.6980)."""
 
 
 def forward(network: Network, sizes: Floats, jobs: Floats) -> tuple[Floats, Floats]:
@@ -54,8 +54,8 @@ def forward(network: Network, sizes: Floats, jobs: Floats) -> tuple[Floats, Floa
 
 
 def chances(scores: Floats, may: NDArray[np.bool_]) -> Floats:
-    """How likely each of these actions is (n x actions), of which some `may` be taken, and, in a last column, stopping,
-    which has the score 0."""
+    """The probabilities of the actions (n x actions; 0 for actions that `may` not be taken), with stopping, which has
+    the score 0, in an additional last column."""
     scores = np.column_stack([np.where(may, scores, -np.inf), np.zeros(len(scores))])
     odds = np.exp(scores - scores.max(axis=1, keepdims=True))
     found: Floats = odds / odds.sum(axis=1, keepdims=True)
@@ -63,7 +63,8 @@ def chances(scores: Floats, may: NDArray[np.bool_]) -> Floats:
 
 
 def backward(network: Network, sizes: Floats, jobs: Floats, inner: Floats, slope: Floats) -> Floats:
-    """How a loss changes with each weight (as `flat`), where it changes by `slope` (n x actions) with the scores."""
+    """The gradient of a loss with respect to the weights (in the order of `flat`), given its gradient `slope` (n x
+    actions) with respect to the scores."""
     back = (slope @ network.output.T) * (1.0 - inner**2)
     parts = sizes.T @ back, back.sum(axis=0), inner.T @ slope, slope.sum(axis=0), sizes.T @ slope, jobs.T @ slope
     return np.concatenate([part.ravel() for part in parts])
@@ -71,7 +72,7 @@ def backward(network: Network, sizes: Floats, jobs: Floats, inner: Floats, slope
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Adam's memory after `steps` steps."""
+    """Adam's moments after `steps` steps."""
 
     first: Floats
     second: Floats
@@ -79,7 +80,7 @@ class Moments:
 
 
 def adam(weights: Floats, slope: Floats, moments: Moments, rate: float) -> tuple[Floats, Moments]:
-    """The weights after one step down this slope."""
+    """The weights and moments after one Adam step against the gradient `slope`."""
     first = DECAY[0] * moments.first + (1 - DECAY[0]) * slope
     second = DECAY[1] * moments.second + (1 - DECAY[1]) * slope**2
     steps = moments.steps + 1
@@ -87,16 +88,18 @@ def adam(weights: Floats, slope: Floats, moments: Moments, rate: float) -> tuple
     return weights - rate * first / (second**0.5 + 1e-8), Moments(first, second, steps)
 
 
-# -- A run of a policy that draws its actions by their chance, and what came of them -----------------------------------
-# The actor-critic learns from it.
+# -- A run of a policy that draws its actions at random, with the recorded decisions and rewards -----------------------
+# The actor-critic learns from these records.
 
 POOR_RATIO: Final = 10
-"""A job with so many times more of one replica type than of the other is in a poor state (DL2, section 4.3)."""
+"""A job with more than this many times as many replicas of one type as of the other is in a poor state (DL2, section
+4.3)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyInput:
-    """A state: of n jobs the features of the size that each has so far in this slot, and of the job."""
+    """A state of n jobs: for each job the features of the size that it has so far in this slot, and those of the
+    job."""
 
     sizes: Floats
     jobs: Floats
@@ -104,7 +107,8 @@ class PolicyInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyDecision:
-    """In this state, which actions (n x 3) were possible, which was taken (job by job; 3 n: stop), and its chance."""
+    """A decision: the state, the possible actions (n x 3), the action taken (counted job by job; 3 n: stop), and its
+    probability."""
 
     seen: PolicyInput
     may: NDArray[np.bool_]
@@ -114,8 +118,8 @@ class PolicyDecision:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The decisions of one round, the state that it began with, and the `reward`: the sum over jobs of the part of
-    their steps that was done until the next round (DL2, equation 1)."""
+    """The decisions of one round, its initial state, and the `reward`: the sum over jobs of the fraction of their steps
+    done before the next round (DL2, equation 1)."""
 
     opening: PolicyInput
     decisions: list[PolicyDecision]
@@ -124,8 +128,8 @@ class Slot:
 
 @dataclass(slots=True)
 class Explorer:
-    """A profile's step. In a poor state the scarce replica is added with the chance `explore`, whatever the policy
-    says (DL2's job-aware exploration)."""
+    """A profile's step that draws actions at random. For a job in a poor state the scarce replica type is added with
+    the probability `explore`, independent of the policy (DL2's job-aware exploration)."""
 
     network: Network
     rng: np.random.Generator
@@ -150,13 +154,13 @@ class Explorer:
         apply_rows(round_, jobs, self._give(jobs.known, features, free), Reason("learned"))
 
     def reward(self, done: dict[str, float]) -> None:
-        """Which part of each job is done by now; a job that is not there any more is done."""
+        """Set the reward of the last slot from the fraction of each job that is done now. Missing jobs are finished."""
         if self.slots:
             self.slots[-1].reward = sum(done.get(key, 1.0) - before for key, before in self._done.items())
         self._done = done
 
     def _give(self, jobs: Sequence[Scored], features: Floats, free: Resources) -> list[int]:
-        """As `allocate.give`, but by chance."""
+        """Like `give` of profile `dl2`, but actions are drawn at random."""
         rows, left = minima(jobs, free)
         open_ = [k for k, job in enumerate(jobs) if rows[k] and job.scores is not None]
         choices = PolicyChoices(self.network, [jobs[k] for k in open_], features[open_], left)
@@ -179,7 +183,7 @@ class Explorer:
 
 
 class PolicyChoices:
-    """What can be done next, as actions are taken. `at`: the size of each job that its actions led to."""
+    """The possible next actions while actions are taken. `at`: the current size of each job after its actions."""
 
     def __init__(self, network: Network, jobs: Sequence[Scored], features: Floats, left: Resources) -> None:
         self.jobs, self.at = jobs, [0] * len(jobs)
@@ -193,7 +197,7 @@ class PolicyChoices:
             self._look(k)
 
     def _look(self, k: int) -> None:
-        """At what this job may do from where it is."""
+        """Update the possible actions of job `k` at its current size."""
         known, at = self.jobs[k].known, self.at[k]
         scores = self.jobs[k].scores
         assert known.features is not None
@@ -214,17 +218,18 @@ class PolicyChoices:
         return PolicyInput(self._sizes.astype(np.float32), self._features.astype(np.float32))
 
     def may(self) -> NDArray[np.bool_]:
-        """Which actions (n x 3) are allowed and fit."""
+        """The actions (n x 3) that are allowed and fit."""
         fits = np.asarray(np.all(self._more <= self._left, axis=2), dtype=np.bool_)
         return fits & (self._scores > NEVER)
 
     def chances(self, may: NDArray[np.bool_]) -> Floats:
-        """Of each action, job by job, and of stopping, which has the score 0."""
+        """The probability of each action, job by job, and of stopping, which has the score 0."""
         (found,) = chances(self._scores.reshape(1, -1), may.reshape(1, -1))
         return np.asarray(found)
 
     def scarce(self, may: NDArray[np.bool_]) -> int | None:
-        """The action that adds what a job in a poor state lacks; None where none is, or it cannot be done."""
+        """The action that adds the scarce replica type of a job in a poor state; None if there is no such job, or the
+        action is not possible."""
         for k, (job, at) in enumerate(zip(self.jobs, self.at, strict=True)):
             p, w = divmod(at, len(job.known.grid.workers))
             ps, workers = job.known.grid.ps[p], job.known.grid.workers[w]
@@ -249,18 +254,19 @@ def explore(network: Network, episode: Episode, rng: np.random.Generator, chance
 
 SPREAD: Final = 0.3
 CRITIC_RATE: Final = 10
-"""The critic's steps are so many times as long as the actor's."""
+"""The ratio of the critic's learning rate to the actor's."""
 MOST_WEIGHT: Final = 2.0
-"""Of a decision that is likelier by now than when it was taken."""
+"""The maximum weight of a decision that is more probable now than when it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorCritic:
-    """Each iteration runs `episodes` new workloads, and learns from the decisions of the last `replay` iterations: as
-    many steps of `rate` on `batch` decisions as there are new ones for. `explore`: chance to help a job in a poor
-    state; `entropy`: weight of keeping chances open; `discount` of what follows a slot. Without `critic` the mean
-    reward is what to expect. Batch and exploration are the paper's. Its discount is 0.9, with which training went
-    astray here; 0, a slot's own reward alone, is what its authors' code does."""
+    """The settings of the actor-critic. Each iteration runs `episodes` new workloads and learns from the decisions of
+    the last `replay` iterations, in batches of `batch` decisions with the learning rate `rate`; the number of batches
+    is that of the new decisions. `explore`: the probability of adding the scarce replica type in a poor state;
+    `entropy`: the weight of the entropy bonus; `discount`: the discount of the rewards after a slot. Without `critic`
+    the mean reward is the expected value. Batch and exploration are the paper's. The paper's discount is 0.9, with
+    which training diverged here; 0, only the slot's own reward, is what its authors' code does."""
 
     name: ClassVar[str] = "actor-critic"
     episodes: int = 2
@@ -284,10 +290,9 @@ class ActorCritic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B decisions of at most n jobs. Features of their states and of those that their slots led to are B x n x
-    features, 0 where there is no job; `there` and `then_there` (B x n) say where there is one. `may` (B x 3 n): which
-    actions were possible; `taken`: which was; `chance`: how likely it was. `expected`: what to expect without a
-    critic."""
+    """A batch of B decisions of at most n jobs. The features of their states and of the states after their slots are B
+    x n x features, padded with 0; `there` and `then_there` (B x n) mark the actual jobs. `may` (B x 3 n): the possible
+    actions; `taken`: the action taken; `chance`: its probability. `expected`: the expected value without a critic."""
 
     sizes: Floats
     jobs: Floats
@@ -307,15 +312,15 @@ Replayed = tuple[PolicyDecision, float, PolicyInput | None]
 
 
 class ActorCriticLearner:
-    """One training. Of one that goes on, decisions of the iterations before are made anew by the weights that made
-    them."""
+    """One training. For a resumed training, the decisions of the previous iterations are recomputed with the weights of
+    that time."""
 
     def __init__(self, how: ActorCritic, seed: int, units: int, draw: Draw) -> None:
         self._how, self._seed, self._units, self._draw = how, seed, units, draw
         self._kept: deque[list[Replayed]] = deque(maxlen=how.replay)
 
     def after(self, done: int, past: Floats) -> "ActorCriticLearner":
-        """With the decisions that these weights made in the last of the `done` iterations."""
+        """The learner with the decisions that the weights `past` made in the last of the `done` iterations."""
         for k, weights in enumerate(past, start=done - len(past)):
             self._kept.append(self._gather(k, weights)[0])
         return self
@@ -362,7 +367,7 @@ class ActorCriticLearner:
 
 
 def with_next(slots: Sequence[Slot]) -> list[Replayed]:
-    """The decisions of these slots, each with its slot's reward and the state that followed."""
+    """The decisions of these slots, each with its slot's reward and the next slot's state."""
     following = [*(slot.opening for slot in slots[1:]), None]
     return [
         (decision, slot.reward, then)
@@ -379,7 +384,7 @@ def as_batch(chosen: Sequence[Replayed], expected: float) -> Batch:
     taken = np.zeros(len(chosen), dtype=np.int64)
     for b, (decision, _, _) in enumerate(chosen):
         may[b, : decision.may.size] = decision.may.ravel()
-        # Stopping comes after all jobs, also after those that are only there to fill up.
+        # The index of stopping comes after all jobs, including the padding.
         taken[b] = decision.taken if decision.taken < decision.may.size else may.shape[1]
     chance = np.array([decision.chance for decision, _, _ in chosen])
     reward = np.array([reward for _, reward, _ in chosen])
@@ -387,7 +392,7 @@ def as_batch(chosen: Sequence[Replayed], expected: float) -> Batch:
 
 
 def padded(states: Sequence[PolicyInput | None]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Features of sizes and of jobs (B x n x features) with 0 where there is no job, and where there is one (B x n)."""
+    """The features of sizes and of jobs (B x n x features), padded with 0, and a mask of the actual jobs (B x n)."""
     most = max((len(seen.sizes) for seen in states if seen is not None), default=0)
     example = next((seen for seen in states if seen is not None), None)
     widths = (example.sizes.shape[1], example.jobs.shape[1]) if example is not None else (0, 0)
@@ -401,8 +406,9 @@ def padded(states: Sequence[PolicyInput | None]) -> tuple[Floats, Floats, NDArra
 
 
 def gradients(actor: Network, critic: Network, given: Batch, how: ActorCritic) -> tuple[Floats, Floats]:
-    """How the losses of actor and critic change with each of their weights (as `flat`): of the actor the mean of
-    -advantage x log(chance) - entropy's weight x entropy, of the critic half the mean squared error."""
+    """The gradients of the losses of actor and critic with respect to their weights (in the order of `flat`). The
+    actor's loss is the mean of -advantage x log(probability) - entropy weight x entropy, the critic's is half the mean
+    squared error."""
     worth, rows, inner = value(critic, given.sizes, given.jobs, given.there)
     then, _, _ = value(critic, given.then_sizes, given.then_jobs, given.then_there)
     target = given.reward + how.discount * then if how.critic else given.reward
@@ -429,8 +435,8 @@ def gradients(actor: Network, critic: Network, given: Batch, how: ActorCritic) -
 def value(
     critic: Network, sizes: Floats, jobs: Floats, there: NDArray[np.bool_]
 ) -> tuple[Floats, tuple[Floats, Floats], Floats]:
-    """What to expect from each state: the sum over its jobs of all that the critic says of them. With its inputs, one
-    row a job, and hidden values."""
+    """The value of each state: the sum of all the critic's outputs over the state's jobs. Also returns the critic's
+    inputs, one row per job, and its hidden values."""
     if not there.size:
         return np.zeros(len(there)), (flattened(sizes), flattened(jobs)), np.zeros((0, 0))
     rows = flattened(sizes), flattened(jobs)

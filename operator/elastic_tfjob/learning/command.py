@@ -1,4 +1,4 @@
-"""`elastic-tfjob train-policy`: trains the policy of profile `dl2` in simulation."""
+"""The command `elastic-tfjob train-policy`, which trains the policy of profile `dl2` in simulation."""
 
 import sys
 import time
@@ -37,7 +37,7 @@ MAX_SEEDS = 100_000
 
 
 def default_of(name: str) -> str:
-    """What each method that has this setting does without the option, for --help."""
+    """The default of this setting for each method that has it, for --help."""
     values = {kind.name: field.default for kind in METHODS.values() for field in fields(kind) if field.name == name}
     return "Default: " + ", ".join(f"{value} ({method})" for method, value in values.items()) + "."
 
@@ -202,7 +202,7 @@ def train_policy(
 
 
 def method_of(name: str, settings: dict[str, Any]) -> Method:
-    """This method with these settings, which are those of its fields."""
+    """The method `name` with these settings, which are values of its fields."""
     known = {field.name for field in fields(METHODS[name])}
     if foreign := [f"--{setting}" for setting in settings if setting not in known]:
         raise click.BadParameter(f"does not go with {', '.join(foreign)}", param_hint=f"--method {name}")
@@ -210,7 +210,7 @@ def method_of(name: str, settings: dict[str, Any]) -> Method:
 
 
 def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
-    """The names in this list. Raises BadParameter for one that is not known."""
+    """The names in this comma-separated list. Raises BadParameter for an unknown name."""
     names = tuple(name.strip() for name in said.split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are {', '.join(known)}", param_hint=option)
@@ -218,7 +218,7 @@ def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[s
 
 
 def _follow(course: ContinuedTraining, updates: int) -> None:
-    """Say what becomes of each update, until somebody interrupts or there were enough."""
+    """Print the result of each update, until an interrupt or the given number of updates."""
     made, waits = 0, False
     with stopping() as stop:
         try:
@@ -241,8 +241,8 @@ def _follow(course: ContinuedTraining, updates: int) -> None:
 
 
 def resumed(path: Path, plan: TrainingPlan) -> TrainingState:
-    """The state in this file, to go on by this plan. Raises ValueError where the plan is another in more than how long
-    it is."""
+    """The state in this file, to be resumed with this plan. Raises ValueError if the plans differ in more than their
+    number of iterations."""
     if not path.exists():
         raise ValueError(f"{path} is not there: nothing to resume")
     state = load(path)
@@ -252,19 +252,19 @@ def resumed(path: Path, plan: TrainingPlan) -> TrainingState:
 
 
 def _change(state: TrainingState) -> float:
-    """Of the completion times on the select seeds since the training began, in percent."""
+    """The change of the completion times on the select seeds since the start of the training, in percent."""
     return 100 * float(np.expm1(state.best_cost - (state.history[0][2] or 0.0)))
 
 
 def _trained(state: TrainingState) -> dict[str, Any]:
-    """For people who open the file."""
+    """The description of the training that is stored in the weights file, for people."""
     said = asdict(state.plan)
     said["method"]["name"] = state.plan.method.name
     return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
 def _run(begun: TrainingState, kept: Path, console: Console, stop: Interrupt) -> TrainingState:
-    """To the end of the plan, or to where somebody interrupts."""
+    """Train until the end of the plan or an interrupt."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,7 +1,9 @@
-"""Workloads to learn on: small clusters and jobs of DL2's setting, drawn by seed, and one run of a policy on each.
+"""Episodes for training: workloads on small clusters in DL2's setting, drawn by seed; the run of a policy on an
+episode; and the interface of learning methods.
 
-A policy that learns on one kind of load loses on others, so number of nodes, load, lengths and mix of models are drawn
-anew for each, with short jobs only among them, and both kinds of speeds that a policy may be told.
+A policy trained on one kind of load is worse on other loads. Therefore the number of nodes, the load, the job lengths
+and the mix of models are drawn for each episode. Some episodes have only short jobs. In some episodes policies know the
+true speeds, in others only the fit of Optimus' formula.
 """
 
 import math
@@ -43,32 +45,32 @@ __all__ = [
 ]
 
 Split = Literal["train", "select", "judge", "test"]
-"""Which seeds: those that weights follow, those that choose among weights, those by which a live cluster accepts what
-was chosen, and those that nothing was chosen on."""
+"""The sets of seeds: `train` for updating weights, `select` for choosing among weights, `judge` for accepting the
+chosen weights in a live cluster, `test` for results, which no choice is based on."""
 CPUS, ACCELERATORS, MEMORY_GIB = 8, 2, 64
-"""Of a node, as in DL2."""
+"""The resources of a node, as in DL2."""
 FIRST_RESIDUALS: Final = {"train": 1_000_000, "select": 2_000_000, "test": 3_000_000, "judge": 4_000_000}
-"""Seeds of the speeds of `ps-measured`: none that a benchmark uses."""
+"""The first seeds for the speed residuals of `ps-measured`, by set. No benchmark uses these seeds."""
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "drf": {"on_full": "stop"},
     "optimus": {"on_full": "stop", "per_resource": False, "oracle": True, "repack": False},
     "hull": {"oracle": True},
     "dl2": {"oracle": True},
 }
-"""Of these profiles, as in DL2's simulator; others are as they come."""
+"""Parameters of these profiles, as in DL2's simulator. Other profiles have their defaults."""
 TEACHERS: Final = ("drf", "optimus", "hull", "tetris")
-"""Profiles that decide how many replicas jobs have, for each slot anew."""
+"""The profiles that decide the number of replicas of each job in every slot."""
 
 
 MOST_ROUNDS: Final = 20_000
-"""Of one run, which has some hundred."""
+"""The maximum number of rounds in one run. A usual run has a few hundred."""
 NO_COSTS: Final = Costs()
-"""As in DL2's simulator: changes of size cost nothing."""
+"""Resizes cost nothing, as in DL2's simulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A workload on a cluster. `slot_s`: sizes change once a slot."""
+    """A workload on a cluster. `slot_s`: the length of a slot in seconds; sizes change once per slot."""
 
     jobs: tuple[WorkloadJob, ...]
     nodes: tuple[Node, ...]
@@ -79,7 +81,7 @@ class Episode:
 
 
 def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
-    """The workload of this seed, of these models only (empty: all)."""
+    """The episode of this seed, with these models only (empty: all)."""
     rng = Random(f"{split} {seed}")
     names = [name for name in MODELS if not models or name in models]
     weights = [rng.choice((0.0, 1.0, 1.0, 2.0)) for _ in names]
@@ -106,7 +108,7 @@ def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
 
 
 def of_profile(name: str, episode: Episode) -> Profile:
-    """This profile with DL2's slots."""
+    """The profile `name` with the slots of this episode."""
     said = {"place": "count", "interval_s": episode.slot_s, "on_change": False, **SETTINGS.get(name, {})}
     return build(name, parse_profile(name, said))
 
@@ -117,8 +119,8 @@ def of_network(network: Network, episode: Episode) -> Profile:
 
 
 def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
-    """The mean completion time of one run; `more` are steps that follow the profile's own in every round. Raises
-    ValueError where a job never finishes, or not within MOST_ROUNDS."""
+    """The mean completion time of one run in seconds. `more` are steps that follow the profile's own steps in every
+    round. Raises ValueError if a job never finishes, or not within MOST_ROUNDS rounds."""
     profile = replace(profile, steps=(*profile.steps, *more))
     rounds = count()
 
@@ -136,16 +138,16 @@ def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
     return sum(times) / len(times)
 
 
-# -- What training asks of a method of reinforcement -------------------------------------------------------------------
+# -- The interface of reinforcement learning methods -------------------------------------------------------------------
 
 Memory = Mapping[str, Floats]
-"""What a method keeps from one iteration to the next, beside the weights."""
+"""The state of a method between iterations, in addition to the weights."""
 Draw = Callable[[np.random.Generator, int], Sequence[Episode]]
-"""So many workloads to learn on, by chance."""
+"""A function that draws the given number of episodes at random."""
 
 
 class Stepped(NamedTuple):
-    """After one iteration; `tried`: the mean cost of what was tried in it."""
+    """The result of one iteration. `tried`: the mean cost of the weights tried in it."""
 
     weights: Floats
     memory: Memory
@@ -153,13 +155,13 @@ class Stepped(NamedTuple):
 
 
 class Learner(Protocol):
-    """One training; `step` number k is a function of k, the weights and the memory after step k - 1."""
+    """One training. Step number k is a function of k and of the weights and memory after step k - 1."""
 
     def step(self, k: int, weights: Floats, memory: Memory) -> Stepped: ...
 
 
 class Method(Protocol):
-    """A method and its settings."""
+    """A learning method with its settings."""
 
     @property
     def name(self) -> str: ...
@@ -168,4 +170,4 @@ class Method(Protocol):
         """The memory before the first iteration."""
 
     def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learner:
-        """One that goes on after `done` iterations, which ended with this memory."""
+        """A learner that continues after `done` iterations, which ended with this memory."""

@@ -1,7 +1,8 @@
-"""Live jobs as workloads to learn on: from what an operator wrote down of its rounds (scheduling/experience.py).
+"""Training on live jobs, from the experience files that an operator writes (scheduling/experience.py); and the loop of
+`train-policy --follow`, which updates weights continuously.
 
-Each job comes when it came, has its bounds, and is as fast at each size as it was measured to be. What policies are
-told of it is that, too: of a size that nobody measured nothing is known, as in the cluster.
+Each job has its recorded arrival time, bounds and measured speed at each size. Policies know the same speeds: the speed
+at a size that was never measured is unknown, as in the cluster.
 """
 
 import json
@@ -44,25 +45,25 @@ from elastic_tfjob.speed.prediction import size_of
 __all__ = ["LEAST_JOBS", "ContinuedTraining", "Recorded", "Update", "follow", "read_experience", "recorded_of"]
 
 LEAST_JOBS: Final = 8
-"""Of fewer jobs nothing is learned: two are held back, and the others are one workload."""
+"""The minimum number of jobs for training: two are held back, and the rest form one workload."""
 MOST_JOBS: Final = 2000
-"""The newest ones; what was long ago tells little of what comes."""
+"""The maximum number of jobs used, the newest ones. Old jobs say little about future ones."""
 HELD: Final = 0.25
-"""The newest part of the jobs: weights are judged on it, and never follow it."""
+"""The share of the jobs, the newest ones, on which weights are judged; no weights are trained on them."""
 WINDOW: Final = (4, 16)
-"""Jobs of one workload: consecutive ones."""
+"""The number of consecutive jobs in one workload (minimum, maximum)."""
 GAPS: Final = 0.5
-"""Standard deviation of the logarithm of a factor of the times between arrivals, so that a policy meets other loads
-than the one that was there."""
+"""The standard deviation of the logarithm of a random factor on the times between arrivals, so that a policy is also
+trained on loads other than the recorded one."""
 COSTS: Final = Costs(rescale_s=1.0)
 SLOT_S: Final = 60.0
-"""Of a profile that has no interval."""
+"""The slot length in seconds for a profile without an interval."""
 LEAST_SLOT_S: Final = 5.0
 LONGEST_SLOTS: Final = 100
-"""What a job has to do at its best speed counts as no more than this many slots: a tenant may write any number of
-steps, and how sizes are best handed out hangs on weeks no more than on hours."""
+"""The maximum work of a job, in slots at its best speed. A tenant may write any number of steps, and the best choice of
+sizes is the same for jobs of weeks as for jobs of hours."""
 SLOWEST: Final = 0.05
-"""No size counts as slower than this part of the best."""
+"""The minimum speed of a size, as a fraction of the best size's speed."""
 MOST_NODES: Final = 2000
 
 Part = Literal["train", "held", "all"]
@@ -70,7 +71,8 @@ Part = Literal["train", "held", "all"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrueSpeed:
-    """At a size that was not measured a job is as fast as at the nearest that was; but nobody is told that."""
+    """The true speed of a recorded job. A size that was not measured has the speed of the nearest measured size, but
+    policies do not know it."""
 
     total_steps: float
     belief: OnlineSpeed
@@ -85,7 +87,7 @@ class RecordedTrueSpeed:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpeedModel:
-    """Speeds of jobs by their keys."""
+    """The speeds of recorded jobs by key."""
 
     beliefs: Mapping[str, OnlineSpeed]
     name: str = "recorded"
@@ -99,8 +101,8 @@ class RecordedSpeedModel:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Jobs in the order in which they came, and the cluster as it was last. `unreadable`: lines that were passed
-    over."""
+    """The recorded jobs in order of arrival, and the latest state of the cluster. `unreadable`: the number of lines
+    skipped."""
 
     jobs: tuple[WorkloadJob, ...]
     nodes: tuple[Node, ...]
@@ -110,16 +112,16 @@ class Recorded:
 
     @property
     def until_s(self) -> float:
-        """When the newest job came."""
+        """The arrival time of the newest job in seconds."""
         return self.jobs[-1].submit_s if self.jobs else 0.0
 
     def after(self, moment_s: float) -> "Recorded":
-        """With the jobs alone that came after that."""
+        """The record with only the jobs that arrived after this time."""
         return replace(self, jobs=tuple(job for job in self.jobs if job.submit_s > moment_s))
 
     @property
     def fingerprint(self) -> str:
-        """What tells it from another: weights that were half trained on one are not trained on with another."""
+        """A hash of the record. A training that was interrupted is not continued with a different record."""
         told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0])))
         return sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -130,7 +132,8 @@ class Recorded:
         return self.jobs[-held:] if part == "held" else self.jobs[:-held]
 
     def episode(self, part: Part, seed: int) -> Episode:
-        """Consecutive jobs of this part, by seed; those of `train` come faster or slower than they did."""
+        """An episode of consecutive jobs of this part, chosen by seed. Jobs of `train` arrive faster or slower than
+        recorded."""
         rng, jobs = Random(f"{part} {seed}"), self.part(part)
         number = min(len(jobs), rng.randint(*WINDOW))
         begin = rng.randint(0, len(jobs) - number)
@@ -141,12 +144,12 @@ class Recorded:
 
 
 def read_experience(directory: Path) -> Recorded:
-    """What the files of this directory say. Raises OSError where they cannot be read."""
+    """The jobs recorded in the files of this directory. Raises OSError if they cannot be read."""
     return recorded_of(_lines(directory))
 
 
 def _lines(directory: Path) -> Iterator[str]:
-    """The oldest first."""
+    """The lines of all files, the oldest first."""
     closed = sorted(directory.glob("experience.*.jsonl"), key=_number, reverse=True)
     for path in (*closed, directory / "experience.jsonl"):
         if not path.exists():
@@ -162,7 +165,7 @@ def _number(path: Path) -> int:
 
 
 def recorded_of(lines: Iterable[str]) -> Recorded:
-    """What these lines say. One that cannot be read is passed over: the last one may be half written."""
+    """The jobs recorded in these lines. A line that cannot be parsed is skipped, as the last one may be incomplete."""
     last: ExperienceRound | None = None
     newest: dict[tuple[str, float], ExperienceJob] = {}
     speeds: dict[tuple[str, float], dict[tuple[int, int], float]] = {}
@@ -208,8 +211,8 @@ def _believed(rates: Mapping[tuple[int, int], float]) -> OnlineSpeed:
 
 
 def _groups(seen: ExperienceJob) -> tuple[ReplicaGroup, ...]:
-    """Within its bounds, with a worker at least: one that may have none would wait for ever under a policy that adds
-    nothing."""
+    """The job's replica groups within its bounds, with a minimum of one worker. A job with a minimum of no worker would
+    wait forever under a policy that adds nothing."""
     if not seen.resizable:
         return tuple(replace(group, minimum=group.count, maximum=group.count) for group in seen.groups)
     return tuple(
@@ -224,26 +227,27 @@ def _cluster(moment: ExperienceRound | None) -> tuple[Node, ...]:
     return tuple(Node(f"node-{k:05}", free, free) for k, free in enumerate(frees))
 
 
-# -- `train-policy --follow`: learns from live jobs, for ever, and hands over weights that are not worse ---------------
-# An update trains on recorded and on drawn workloads in turn. What comes out is accepted if it is not worse than what
-# decides now on the jobs that were held back, nor on drawn workloads that nothing was chosen on. What decides now are
-# the weights that were handed over last; where there are none, it is the profile `hull`. Before each update these
-# weights are compared with what they replaced, on the newest jobs: where they are worse there, that comes back.
+# -- `train-policy --follow`: continuous training on live jobs, which publishes weights if they are not worse ----------
+# An update trains on recorded and on drawn workloads alternately. The new weights are accepted if they are not worse
+# than the current policy, both on the jobs that were held back and on drawn workloads that no choice was based on. The
+# current policy is the weights published last, or without any the profile `hull`. Before each update the current
+# weights are compared with the policy that they replaced, on the newest jobs: if they are worse, the earlier policy is
+# restored.
 
 HELD_WORKLOADS: Final = 6
 WORSE: Final = 0.01
-"""So much worse than what was before them on the newest jobs, and that comes back."""
+"""The relative increase of the completion time on the newest jobs at which the earlier policy is restored."""
 ONE_LINE: Final = 1 << 16
 
 Outcome = Literal["accepted", "refused", "rolled back", "failed"]
 Decides = Network | None
-"""None: the profile `hull`, as under `dl2` where no weights can be used."""
+"""The policy that decides. None: the profile `hull`, which `dl2` uses if it has no usable weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuedTraining:
-    """Where experience is read and weights are handed over; an update is due after `jobs` new ones, and `plan` says how
-    it learns. `poll_s`: so often it is looked whether there are."""
+    """The settings of continuous training: where experience is read and weights are published. An update is due after
+    `jobs` new jobs and trains according to `plan`. `poll_s`: the seconds between two checks for new jobs."""
 
     experience: Path
     output: Path
@@ -257,9 +261,9 @@ class ContinuedTraining:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What became of an attempt. `held` and `drawn`: change of the mean completion time beside what decided until
-    then, as a part (-0.02: 2 % shorter); of a roll-back, that of going back. `until_s`: the arrival of the newest job
-    in it. `why` it failed, if it did."""
+    """The result of an update attempt. `held` and `drawn`: the relative change of the mean completion time against the
+    previous policy (-0.02: 2 % shorter), on held-back jobs and on drawn workloads; for a roll-back, the change due to
+    the roll-back. `until_s`: the arrival time of the newest job used. `why`: the reason of a failure."""
 
     number: int
     outcome: Outcome
@@ -281,8 +285,8 @@ class Update:
 
 
 class Mixed:
-    """Recorded and drawn workloads in turn. What is handed over is judged on others of both kinds (`held`, `drawn`):
-    were it chosen on them, too, that would say little."""
+    """Recorded and drawn workloads alternately. Weights are judged on separate workloads of both kinds (`held`,
+    `drawn`), because a judgement on the workloads used for the choice would mean little."""
 
     def __init__(self, recorded: Recorded, plan: TrainingPlan) -> None:
         self._recorded, self._drawn = recorded, Drawn(plan)
@@ -295,13 +299,14 @@ class Mixed:
 
 
 def judges(plan: TrainingPlan) -> list[Episode]:
-    """The same drawn workloads for each update: who is never worse on them does not get worse little by little."""
+    """The drawn workloads for judging, which are the same for each update, so that the policy cannot get worse in small
+    steps."""
     return [draw("judge", k, plan.models) for k in range(plan.select)]
 
 
 def follow(course: ContinuedTraining) -> Iterator[Update | None]:
-    """The updates, as they come; None each time that there was not enough to learn from, so that the caller may end.
-    Raises OSError where experience cannot be read, or weights not be written."""
+    """Yields each update, and None after each check without enough new jobs, so that the caller can stop. Raises
+    OSError if experience cannot be read or weights cannot be written."""
     last = _last(course.beside("updates.jsonl"))
     number, until_s = (last.number, last.until_s) if last is not None else (0, float("-inf"))
     looked: object = None
@@ -317,7 +322,7 @@ def follow(course: ContinuedTraining) -> Iterator[Update | None]:
         number, until_s = number + 1, recorded.until_s
         try:
             update = rolled_back(course, newer, number) or updated(course, recorded, number)
-        except ValueError as error:  # noted, so that nobody tries the same for ever
+        except ValueError as error:  # recorded, so that the same attempt is not repeated forever
             update = Update(
                 number, "failed", len(recorded.jobs), 0.0, 0.0, until_s, recorded.unreadable, cut(f"{error}")
             )
@@ -325,7 +330,7 @@ def follow(course: ContinuedTraining) -> Iterator[Update | None]:
 
 
 def _stamps(experience: Path) -> object:
-    """What tells that something was written."""
+    """A value that changes when experience is written."""
     file = experience / "experience.jsonl"
     if not file.exists():
         return "nothing"
@@ -334,7 +339,7 @@ def _stamps(experience: Path) -> object:
 
 
 def updated(course: ContinuedTraining, recorded: Recorded, number: int) -> Update:
-    """Learn from these jobs, and hand over what comes out if it is not worse."""
+    """Train on these jobs, and publish the new weights if they are not worse."""
     plan = replace(course.plan, seed=course.plan.seed + number, workloads=recorded.fingerprint)
     workloads = Mixed(recorded, plan)
     now = decides(course.output)
@@ -352,13 +357,14 @@ def updated(course: ContinuedTraining, recorded: Recorded, number: int) -> Updat
 
 
 def rolled_back(course: ContinuedTraining, newer: Recorded, number: int) -> Update | None:
-    """Where the weights in use are worse than what was before them, on jobs that came after all that either learned
-    from, that comes back: other weights, or `hull` (an empty file), for which they are removed."""
+    """Restore the earlier policy if the current weights are worse than it, on jobs that arrived after all jobs on which
+    either was trained. The earlier policy is other weights, or `hull` (an empty file), for which the weights file is
+    removed."""
     kept, now = course.beside("before"), decides(course.output)
     if not kept.exists() or now is None:
         return None
     before = decides(kept)
-    if before is None and kept.stat().st_size:  # broken: nobody knows what it was
+    if before is None and kept.stat().st_size:  # the file is broken: the earlier policy is unknown
         return None
     held = _change(before, now, [newer.episode("all", k) for k in range(HELD_WORKLOADS)])
     if held >= -WORSE:
@@ -373,20 +379,20 @@ def rolled_back(course: ContinuedTraining, newer: Recorded, number: int) -> Upda
 
 
 def decides(file: Path) -> Decides:
-    """What decides where the operator is given this file: its weights, or `hull` where there are none to be used."""
+    """The policy of an operator with this file: its weights, or `hull` if the file has no usable weights."""
     found = read(str(file))
     return None if isinstance(found, str) else found
 
 
 def shipped() -> Network:
-    """Where learning begins. Raises OSError where the package lacks it."""
+    """The network shipped with the package, from which training starts. Raises OSError if it is missing."""
     if isinstance(found := read(""), str):
         raise OSError(found)
     return found
 
 
 def _trained(course: ContinuedTraining, plan: TrainingPlan, current: Network, workloads: Mixed) -> Network:
-    """What training from these weights ends with. One that was stopped in this update goes on."""
+    """The network after training from the weights `current`. An interrupted training of this update is resumed."""
     kept = course.beside("state")
     state = begun = _resumed(kept, plan) or begin(plan, current, workloads)
     save(begun, kept)
@@ -418,7 +424,7 @@ def _noted(course: ContinuedTraining, update: Update) -> Update:
 
 
 def _last(path: Path) -> Update | None:
-    """The last attempt that is noted there; None where there is none that can be read."""
+    """The last attempt recorded in this file; None if there is no readable one."""
     if not path.exists():
         return None
     with path.open("rb") as file:

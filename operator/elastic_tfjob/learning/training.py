@@ -1,6 +1,8 @@
-"""One training: a teacher's decisions first if asked for, then reinforcement; what is best on the select seeds is kept.
+"""One training: optional imitation of a teacher, then reinforcement learning; the best weights on the select seeds are
+kept. Also evolution strategies, files of training states, and a plot of the training.
 
-A run is a function of its Plan: each iteration draws from its own seed, so one that was stopped goes on as if not.
+The result depends only on the TrainingPlan: each iteration draws from its own seed, so a training that was interrupted
+and resumed gives the same result.
 """
 
 import io
@@ -72,23 +74,23 @@ __all__ = [
 ]
 
 # -- Evolution strategies (Salimans et al., arXiv 1703.03864) ----------------------------------------------------------
-# Weights follow the differences that random changes of them, each tried with both signs on the same workloads, make to
-# the completion times. No gradients, no critic.
+# Random changes of the weights are tried, each with both signs on the same workloads; the weights move according to the
+# resulting differences in completion time. There are no gradients and no critic.
 
 Part = Literal["job", "all"]
 SCALES: Final[dict[Part, tuple[float, ...]]] = {
     "job": (0.0, 0.0, 0.0, 0.2, 0.0, 0.2),
     "all": (0.1, 0.1, 0.1, 0.1, 0.1, 0.15),
 }
-"""How far a weight of each array is changed at a time: those that most depends on furthest. What is known of a size is
-worth what the network begins with, and chance hides what little is left: so only what is known of the job and the
-moment, and the bias, are learned ("job")."""
+"""The standard deviation of the random change of a weight, by array; the most influential weights change most. The
+initial weights for the size features are close to the best, and the small possible gain is hidden by noise. So part
+"job" trains only the weights of the features of the job and of the round, and the bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`pairs` of changes an iteration, on `episodes` workloads each; `rate` and `momentum` of the weights' steps; which
-    `part` of the weights is changed."""
+    """The settings of evolution strategies: `pairs` of changes per iteration, tried on `episodes` workloads each;
+    `rate` and `momentum` of the weights' steps; the `part` of the weights that is trained."""
 
     name: ClassVar[str] = "evolution"
     pairs: int = 6
@@ -120,15 +122,16 @@ class EvolutionLearner:
 
 
 def scales(units: int, part: Part) -> Floats:
-    """How far each weight is changed at a time."""
+    """The standard deviation of the random change of each weight."""
     return np.concatenate(
         [np.full(int(np.prod(shape)), s) for shape, s in zip(shapes(units), SCALES[part], strict=True)]
     )
 
 
 def cost(network: Network | None, episodes: Sequence[Episode]) -> float:
-    """The mean logarithm of the mean completion times: what training makes small. A job that is twice as long counts
-    no more. None: of the profile `hull`, which decides where no network can be used."""
+    """The cost that training minimises: the mean logarithm of the episodes' mean completion times, so that an episode
+    with long jobs counts no more than one with short jobs. `network` None: the cost of the profile `hull`, which
+    decides if no network can be used."""
 
     def profile(episode: Episode) -> Profile:
         return of_profile("hull", episode) if network is None else of_network(network, episode)
@@ -145,21 +148,21 @@ def step(
     rng: np.random.Generator,
     cost_of: Callable[[Network], float],
 ) -> tuple[Floats, Floats, float]:
-    """Weights and momentum after one iteration, and the mean cost of what was tried."""
+    """Weights and momentum after one iteration, and the mean cost of the weights tried."""
     scale = scales(units, strategy.part)
     changes = rng.standard_normal((strategy.pairs, len(weights)))
     costs = np.array([[cost_of(of_flat(weights + s * scale * change, units)) for s in (1, -1)] for change in changes])
     worse = costs[:, 0] - costs[:, 1]
-    # Only which way is better, and how clearly beside the other pairs, not in seconds.
+    # The differences are normalised: only their sign and their size relative to the other pairs count.
     size = np.sqrt(np.mean(worse**2))
     slope = (worse / size) @ changes / strategy.pairs if size > 0 else np.zeros_like(weights)
     drift = strategy.momentum * drift - (1 - strategy.momentum) * slope
     return weights + strategy.rate * scale * drift, drift, float(costs.mean())
 
 
-# -- What a scheduler decided, as examples -----------------------------------------------------------------------------
-# At each size on the way to a job's size, which action it took, or that it stopped there. The network learns them by
-# cross-entropy (DL2, section 4.2), with stopping as a fourth action of score 0.
+# -- A scheduler's decisions as training examples ----------------------------------------------------------------------
+# For each size on the path from a job's minimum to its size, an example has the action taken there, or stopping at the
+# end. The network learns them by cross-entropy (DL2, section 4.2), with stopping as a fourth action of score 0.
 
 STOP: Final = 3
 RATE: Final = 0.01
@@ -168,7 +171,7 @@ BATCH: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """n rows each: features of the size, of the job, which actions were allowed, and the one taken."""
+    """Examples as arrays of n rows: features of the size, features of the job, allowed actions, action taken."""
 
     sizes: Floats
     jobs: Floats
@@ -178,7 +181,7 @@ class Examples:
 
 @dataclass(slots=True)
 class ExampleRecorder:
-    """A last step of a round, which notes what the steps before it decided."""
+    """A last step of each round, which records the decisions of the previous steps."""
 
     most: int
     rng: np.random.Generator
@@ -201,7 +204,7 @@ class ExampleRecorder:
         return counts_of(round_.placement(job))
 
     def _keep(self, row: tuple[Floats, Floats, NDArray[np.bool_], int]) -> None:
-        """Of all rows each is as likely to be kept (reservoir sampling)."""
+        """Keep a random sample in which all rows are equally likely (reservoir sampling)."""
         self.seen += 1
         if len(self.rows) < self.most:
             self.rows.append(row)
@@ -210,8 +213,8 @@ class ExampleRecorder:
 
 
 def way(known: Known, size: Counts) -> list[tuple[int, int]]:
-    """(row, action) from the minimum to this size: both as long as both are lacking. Empty for less than the
-    minimum."""
+    """The path from the minimum to this size as (row, action). While both replica types are lacking, the action adds
+    both. Empty for a size below the minimum."""
     grid = known.grid
     p, w = (
         int(np.searchsorted(counts, size.get(type_, 0), side="right")) - 1
@@ -228,7 +231,8 @@ def way(known: Known, size: Counts) -> list[tuple[int, int]]:
 
 
 def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int) -> Examples:
-    """What this profile decides on these episodes, at most `each` rows of one."""
+    """The decisions of the profile `teacher` on these episodes, at most `each` rows per episode. Raises ValueError if
+    it decided nothing."""
     rows = []
     for k, episode in enumerate(episodes):
         recorder = ExampleRecorder(each, np.random.default_rng([seed, k]))
@@ -241,7 +245,8 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
 
 
 def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
-    """The mean cross-entropy of these examples, and how it changes with each weight (as `flat`)."""
+    """The mean cross-entropy of these examples, and its gradient with respect to the weights (in the order of
+    `flat`)."""
     scores, inner = forward(network, given.sizes, given.jobs)
     chance = chances(scores, given.may)
     at = np.arange(len(scores)), given.taken
@@ -252,7 +257,7 @@ def gradient(network: Network, given: Examples) -> tuple[float, Floats]:
 
 
 def fit(network: Network, given: Examples, passes: int, seed: int) -> tuple[Network, list[float]]:
-    """The network after so many passes over the examples, by Adam, and the mean loss of each pass."""
+    """The network after `passes` passes over the examples with Adam, and the mean loss of each pass."""
     units, weights = len(network.hidden_bias), flat(network)
     moments = Moments(np.zeros_like(weights), np.zeros_like(weights))
     rng, losses = np.random.default_rng(seed), []
@@ -278,30 +283,31 @@ METHODS: Final[Mapping[str, type[Evolution] | type[ActorCritic]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What is trained, and for how long. `teacher` empty: begin with the greedy network. `train`, `select`: numbers of
-    episodes to choose from, and to choose on. `models`: only these in all of them (empty: all). `without`: features
-    that the network is not told."""
+    """The settings of a training. `teacher` empty: start with the greedy network. `train`, `select`: the number of
+    episodes for updating weights and for choosing among them. `models`: the models in these episodes (empty: all).
+    `without`: the features that the network does not get."""
 
     seed: int = 0
     iterations: int = 60
     teacher: str = ""
     passes: int = 30
     lessons: int = 12
-    """Episodes of the teacher."""
+    """The number of episodes with the teacher's decisions."""
     train: int = 200
     select: int = 12
     every: int = 10
-    """Iterations between two looks at the select seeds."""
+    """The number of iterations between two evaluations on the select seeds."""
     models: tuple[str, ...] = ()
     workloads: str = ""
-    """What tells given workloads from others; empty: they are drawn."""
+    """An identifier of the given workloads; empty: workloads are drawn by seed."""
     without: tuple[str, ...] = ()
     method: Method = field(default_factory=Evolution)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingState:
-    """Where a training is. `history` has (iteration, mean cost of what was tried, cost on the select seeds or None)."""
+    """The state of a training. `history` has (iteration, mean cost of the weights tried, cost on the select seeds or
+    None)."""
 
     plan: TrainingPlan
     weights: Floats
@@ -314,12 +320,13 @@ class TrainingState:
 
     @property
     def network(self) -> Network:
-        """The best one on the select seeds so far."""
+        """The best network on the select seeds so far."""
         return of_flat(self.best, UNITS)
 
 
 class Workloads(Protocol):
-    """What weights follow, by number (0 to `Plan.train`), and what they are chosen on."""
+    """The workloads for updating weights, by number (0 to `TrainingPlan.train`), and those for choosing among
+    weights."""
 
     def train(self, number: int) -> Episode: ...
 
@@ -328,7 +335,7 @@ class Workloads(Protocol):
 
 
 class Drawn:
-    """Those that are drawn by seed."""
+    """Workloads drawn by seed."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self._models = plan.models
@@ -339,8 +346,8 @@ class Drawn:
 
 
 def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloads | None = None) -> TrainingState:
-    """With this network; without, with the greedy one, or one that learned from the teacher. Raises ValueError for a
-    network of another number of hidden units than are trained here."""
+    """The initial state with this network; without one, with the greedy network or the imitation of the teacher. Raises
+    ValueError for a network with a different number of hidden units."""
     losses = list[float]()
     if network is None:
         network = greedy(UNITS, SPREAD, plan.seed)
@@ -358,7 +365,7 @@ def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloa
 
 
 def told(plan: TrainingPlan) -> Floats:
-    """1 for each weight, and 0 for those of features that the network is not told."""
+    """A mask of the weights: 0 for weights of features that the network does not get, else 1."""
     ones = of_flat(np.ones_like(flat(greedy(UNITS))), UNITS)
     for name in plan.without:
         if name in SIZE_FEATURES:
@@ -369,7 +376,7 @@ def told(plan: TrainingPlan) -> Floats:
 
 
 def train(state: TrainingState, workloads: Workloads | None = None) -> Iterator[TrainingState]:
-    """The states after each further iteration, up to the plan's number."""
+    """Yields the state after each further iteration, up to the plan's number of iterations."""
     plan = state.plan
     given, mask = workloads or Drawn(plan), told(plan)
 
@@ -392,8 +399,8 @@ def train(state: TrainingState, workloads: Workloads | None = None) -> Iterator[
 
 
 def compare(network: Network, episodes: Sequence[Episode]) -> dict[str, float]:
-    """How the network's mean completion times compare with those of other profiles: geometric means of ratios less 1,
-    below 0 where it is faster."""
+    """The network's mean completion times compared with those of other profiles, by profile: the geometric mean of the
+    ratios minus 1, negative if the network is faster."""
     ours = np.array([mean_jct_s(of_network(network, each), each) for each in episodes])
     found = {}
     for rival in RIVALS:
@@ -403,7 +410,7 @@ def compare(network: Network, episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def save(state: TrainingState, path: Path) -> None:
-    """Everything that going on needs. The file is whole or the one from before."""
+    """Save everything that is needed to resume. The file is replaced atomically."""
     file = io.BytesIO()
     said = {
         "plan": asdict(state.plan),
@@ -419,14 +426,14 @@ def save(state: TrainingState, path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The file is whole or the one from before: others may read it at any moment."""
+    """Replace the file atomically, since other processes may read it at any time."""
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(content)
     os.replace(beside, path)
 
 
 def load(path: Path) -> TrainingState:
-    """Raises ValueError for a file that `save` did not write, or for other features."""
+    """Load a state. Raises ValueError for a file that `save` did not write, or that has different features."""
     try:
         with np.load(path, allow_pickle=False) as file:
             said: dict[str, Any] = json.loads(str(file["said"]))
@@ -449,7 +456,7 @@ def load(path: Path) -> TrainingState:
         raise ValueError(f"{path} is no training of this version: {error}") from error
 
 
-# -- A training as an SVG: the cost of what was tried, and on the select seeds, over iterations ------------------------
+# -- A plot of a training as SVG: the cost of the weights tried and the cost on the select seeds, by iteration ---------
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 300, 70, 30, 20, 45
 COLOURS: Final = {"tried": "#9aa5b1", "select seeds": "#0b6bcb"}
@@ -458,7 +465,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def draw_curve(state: TrainingState, path: Path) -> None:
-    """Costs are shown as completion times relative to where the training began, in percent."""
+    """Write the plot. Costs are shown as completion times relative to the start of the training, in percent."""
     first_tried = next((tried for k, tried, _ in state.history if k > 0), 0.0)
     first = state.history[0][2] or 0.0
     lines: dict[str, Points] = {

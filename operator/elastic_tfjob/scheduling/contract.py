@@ -1,9 +1,9 @@
-"""The contract between the decision core and its two worlds, the operator and the simulator: where each field of a
-Snapshot comes from, and how each part of a Plan is carried out.
+"""The contract between the decision core and its two environments, the operator and the simulator: the source of each
+field of a Snapshot, and how each part of a Plan is carried out.
 
-A profile that needs what a world lacks would decide on missing data, or its decision would be lost silently. So the
-table is data: a test compares it with the classes, docs/contract.md is generated from it, and the operator refuses a
-configuration that asks for what a live cluster lacks.
+If an environment lacks something that a profile needs, the profile would decide on missing data, or its decision would
+be lost silently. Therefore the table is data: a test compares it with the classes, docs/contract.md is generated from
+it, and the operator rejects a configuration that needs what a live cluster lacks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,8 @@ __all__ = [
 
 
 class Both(NamedTuple):
-    """Where a field comes from, or how a part is carried out, in each world. Empty: that world lacks it."""
+    """The source of a field, or how a part of a plan is carried out, in each environment. Empty: the environment lacks
+    it."""
 
     live: str
     simulated: str
@@ -126,7 +127,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
     },
 }
-"""By class and field: who fills it."""
+"""The source of each field, by class and field."""
 
 VERBS: Final[Mapping[str, Both]] = {
     "start": Both("pods are created on the nodes of the plan", "after start_s"),
@@ -145,11 +146,12 @@ VERBS: Final[Mapping[str, Both]] = {
         "the node changes its pool at once",
     ),
 }
-"""By what a plan asks for: how it is carried out."""
+"""How each part of a plan is carried out."""
 
 
 class Met(NamedTuple):
-    """How each world meets a need of profiles, and where the live one does not (empty), why a profile is refused."""
+    """How each environment meets a need of profiles. If the live one does not (empty), the reason why a profile is
+    rejected."""
 
     live: str
     simulated: str
@@ -186,7 +188,8 @@ NEEDS: Final[Mapping[Need, Met]] = {
     "use": Met(*FIELDS["Job"]["cpu_use"]),
     "history": Met(*FIELDS["Snapshot"]["history"]),
 }
-"""By what a profile says it needs. What the live world lacks, the operator refuses: see unmet.py."""
+"""The needs that profiles declare. The operator rejects profiles with a need that a live cluster does not meet (see
+`refusals`)."""
 
 TELLS: Final[Mapping[Need, tuple[str, ...]]] = {
     "duration": ("JobSpec.duration_s",),
@@ -198,11 +201,12 @@ TELLS: Final[Mapping[Need, tuple[str, ...]]] = {
     "history": ("Snapshot.history",),
     "loans": ("Snapshot.pools",),
 }
-"""The fields that a profile may read which declares the need. The others are everybody's."""
+"""For each need, the fields that only profiles with this need may read. All profiles may read the remaining fields."""
 
 
 def as_markdown(refused: Iterable[tuple[str, str, str]]) -> str:
-    """docs/contract.md. `refused`: parameters that a live cluster cannot follow, with the values and why."""
+    """The content of docs/contract.md. `refused`: the parameters that a live cluster cannot follow, with the values and
+    the reason."""
     parts = [_HEAD]
     for name, fields in FIELDS.items():
         parts.append(_table(f"### `{name}`", "Field", fields))
@@ -235,19 +239,20 @@ A profile declares what it needs of the world. A ConfigMap that asks for what th
 the default of a profile asks for it, the operator passes that over, and says so once in its log."""
 
 
-# What a live cluster cannot give a profile, by what the profile says it needs and the contract's table.
+# The needs of a profile that a live cluster does not meet, from the profile's declared needs and the contract's table.
 #
-# A parameter is refused where it asks for such a need and another value of it does not. A default that asks for one is
-# passed over, which the operator's log says: profiles have defaults that only a simulation can follow. What a profile
-# needs whatever its parameters say, it cannot do without.
+# A parameter's value is rejected if it causes such a need and another value of the parameter does not. A default that
+# causes one is ignored and logged by the operator, since profiles have defaults that only a simulation can follow. A
+# profile that has such a need for all values of its parameters is rejected.
 
 
 def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
-    """Why a live cluster cannot follow profile `name` with these settings, one line for each. Raises ValueError for
-    settings that the profile does not have."""
+    """The reasons why a live cluster cannot follow profile `name` with these settings, one line each. Raises ValueError
+    for settings that the profile does not have."""
     problems = []
     for parameter, said in settings.items():
-        # Beside the others, and alone: where two ask for the same need, another value of one would not spare it.
+        # Each setting is checked together with the other settings and alone: if two settings cause the same need,
+        # another value of only one of them would not remove it.
         for beside in (settings, {parameter: said}):
             if unmet := _unmet_by(name, beside, parameter):
                 value, why = unmet
@@ -261,14 +266,16 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def passed_over(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters whose defaults a live cluster cannot follow, where these settings do not say them, and why."""
+    """The parameters that are not in these settings and whose defaults a live cluster cannot follow, with the
+    reason."""
     unsaid = (parameter for parameter in all_profiles()[name].model_fields if parameter not in settings)
     answers = ((parameter, _unmet_by(name, settings, parameter)) for parameter in unsaid)
     return {parameter: unmet[1] for parameter, unmet in answers if unmet is not None}
 
 
 def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[Any, str] | None:
-    """Where this parameter cannot have the value that it has here: another value of it that would do, and why."""
+    """If a live cluster cannot follow this parameter's value: another value that it can follow, and the reason; else
+    None."""
     asked = _tried(name, settings)
     if asked is None:
         return None
@@ -281,7 +288,7 @@ def _unmet_by(name: str, settings: Mapping[str, Any], parameter: str) -> tuple[A
 
 
 def refused_values() -> Iterator[tuple[str, str, str]]:
-    """Each parameter, its values that are refused, and why."""
+    """Each parameter with rejected values, these values, and the reason."""
     lacking: dict[str, tuple[dict[str, None], str]] = {}
     for name, model in PROFILES.items():
         for parameter in model.model_fields:
@@ -302,7 +309,7 @@ def _unmet(name: str, settings: Mapping[str, Any]) -> frozenset[Need]:
 
 
 def _tried(name: str, settings: Mapping[str, Any]) -> frozenset[Need] | None:
-    """The same; None for settings that are not allowed."""
+    """The needs of the profile with these settings; None for invalid settings."""
     try:
         return _unmet(name, settings)
     except ValueError:
@@ -310,7 +317,7 @@ def _tried(name: str, settings: Mapping[str, Any]) -> frozenset[Need] | None:
 
 
 def _values(model: type[ProfileParameters], parameter: str) -> tuple[Any, ...]:
-    """Values that a parameter may have: the one that asks for nothing first. Of a number, none and some."""
+    """Values to try for a parameter, the one without any need first. For a number: zero and a positive value."""
     field = model.model_fields.get(parameter)
     kind = field.annotation if field is not None else None
     if kind is bool:

@@ -1,1 +1,1 @@
-"""The simulated world: event engine, workloads, speed models and reports."""
+"""The simulator: event engine, workloads, speed models and reports."""

@@ -1,4 +1,4 @@
-"""`elastic-tfjob simulate`."""
+"""The command `elastic-tfjob simulate`: its options, and the runs that it starts and reports."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ __all__ = ["SECONDS", "boot_cpu_s", "restart_tiers"]
 
 
 class ProfileName(OneOf):
-    """The name of a profile; for one whose package is broken, the error says why."""
+    """A profile name as a command-line value. For a profile whose package is broken, the error gives the reason."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         for problem in installed_profiles().problems:
@@ -57,7 +57,7 @@ SECONDS = Amount(MAX_DURATION_S)
 
 
 def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[tuple[float, float], ...]:
-    """`60`, or `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
+    """Parses `60`, or tiers such as `1:7,8:30,60`: 7 s up to 1 accelerator, 30 s up to 8, 60 s above."""
     tiers = []
     try:
         for part in value.split(","):
@@ -74,7 +74,7 @@ def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tup
 
 
 def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float | None]:
-    """`12`, or `12,1`: 12 CPU-seconds for a new replica, 1 for one that stays."""
+    """Parses `12`, or `12,1`: 12 CPU-seconds for a new replica, 1 CPU-second for a replica that stays."""
     try:
         parts = [float(part) for part in value.split(",")]
     except ValueError:
@@ -283,7 +283,7 @@ def simulate(
             jobs = generate(scenario, seed + k) if scenario else trace
             jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
-                model.true_speed(job)  # so that what this model cannot run is said before the first run
+                model.true_speed(job)  # raises an error before the first run if the model cannot run the job
             specs += [
                 RunSpec(
                     name,
@@ -321,7 +321,7 @@ def simulate(
             outcomes = _run(specs, processes, stop)
             by_run = {(spec.profile, spec.seed): spec for spec in specs}
             whole = len(outcomes) == len(specs) and not any(outcome.partial for outcome in outcomes)
-            specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # a stop leaves some out
+            specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
             summaries = _report(specs, outcomes, replications > 1)
             if json_file:
                 json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
@@ -331,7 +331,7 @@ def simulate(
                 write_report(html_file, f"{workload.name} on {nodes} nodes", specs, outcomes, summaries)
     except ProcessDied as e:
         raise click.ClickException(str(e)) from e
-    except KeyboardInterrupt:  # out of tuning alone, which has told what it knows
+    except KeyboardInterrupt:  # only from tuning, which has printed its result so far
         click.echo("Interrupted: what was held out has not been run.", err=True)
         raise SystemExit(stop.exit_status) from None
     if not whole:
@@ -340,7 +340,7 @@ def simulate(
 
 
 def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
-    """Print what these runs gave."""
+    """Print the results of these runs, and return their summaries."""
     summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
     summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
     print_runs(summaries, seeds)
@@ -357,7 +357,7 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool
 
 
 def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[str]:
-    """Profiles that gave running jobs other CPU, where no speed goes by that."""
+    """Profiles that changed the CPU share of running jobs although the speed model does not depend on CPU."""
     lent = {spec.profile: spec for spec, outcome in zip(specs, outcomes, strict=False) if outcome.changes["cpu"]}
     return [
         name
@@ -367,7 +367,8 @@ def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> li
 
 
 def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list[Summary]:
-    """With what no schedule is below, where all jobs have finished: one bound for all profiles of a seed."""
+    """The summaries with the lower bound for the mean JCT, if all jobs have finished. All profiles of a seed have the
+    same bound."""
     found: dict[int, float | None] = {}
     for spec in specs:
         pool = spec.inference
@@ -383,7 +384,7 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
 
 
 def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:
-    """What is tuned on, and what is held out. Raises ValueError for too few jobs."""
+    """The runs for tuning and the held-out runs. Raises ValueError for too few jobs."""
     if scenario is not None:
         middle = len(specs) // 2
         return Parts(specs[:middle], specs[middle:], f"Tuned on {middle} seed(s), held out are {middle} more")

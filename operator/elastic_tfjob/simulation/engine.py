@@ -1,6 +1,7 @@
-"""The simulated world: events in, a round of the decision core where something changed, its plan carried out.
+"""The event loop of the simulator: it handles events, runs a scheduling round after a change, and carries out the plan.
 
-There is no ticking. What happens to jobs, and their true speeds, is in live_jobs.py; a policy sees the Snapshot only.
+The simulation is event-driven, without time steps. The jobs' changes and true speeds are in live_jobs.py; a policy sees
+only the Snapshot.
 """
 
 import time
@@ -36,13 +37,13 @@ from elastic_tfjob.simulation.utilisation import Utilisation
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History
 
-# -- Loans of nodes, carried out at once -------------------------------------------------------------------------------
+# -- Loans of nodes, which take effect at once -------------------------------------------------------------------------
 
 
 def carry_out_loans(
     loans: Iterable[Loan], nodes: Mapping[str, Node], pools: Mapping[str, Pool]
 ) -> tuple[dict[str, Node], dict[str, Pool]]:
-    """The nodes and the demand of pools once these nodes are borrowed or given back."""
+    """The nodes and the pools' demand after these loans and returns."""
     nodes, pools = dict(nodes), dict(pools)
     for loan in loans:
         node = nodes[loan.node]
@@ -59,11 +60,12 @@ def carry_out_loans(
     return nodes, pools
 
 
-# -- What is forecast of each job under the plan that starts it first --------------------------------------------------
+# -- The forecast for each job under the plan that starts it first -----------------------------------------------------
 
 
 class FirstStartForecast:
-    """Of one run. They are noted while it lasts and forecast after it, so that its CPU time is without that."""
+    """The first starts of the jobs of one run. They are recorded during the run; the forecasts are computed after it,
+    so that the run's CPU time does not include them."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[JobRecord, Job, Assignment, float, History]] = []
@@ -78,16 +80,17 @@ class FirstStartForecast:
 
 
 Progress = Callable[[float, int, int], None]
-"""Called with the simulated time, jobs done and jobs in all."""
+"""A callback with the simulated time (seconds), the number of finished jobs and the total number of jobs."""
 
 REPORT_S = 0.2
-"""Real seconds between two calls, where rounds are expensive."""
+"""Real seconds between two calls of the progress callback if rounds are slow."""
 
 
 class Simulation:
-    """One profile on one workload. `run` returns the Outcome; after an exception `outcome` holds what is known.
+    """A simulation of one profile on one workload. `run` returns the RunResult; after an exception `outcome` holds the
+    partial results.
 
-    `present` are jobs that are there already at `start_s`, when `history` is known (see present.py)."""
+    `present` are the jobs that already exist at `start_s`, when `history` is known (see foresee.py)."""
 
     def __init__(
         self,
@@ -141,14 +144,14 @@ class Simulation:
         self._moved_s = -inf
         self._arrived = 0
         self._scripted = 0
-        """Changes of nodes that have come true."""
+        """Number of node changes carried out."""
         self._losses = any(job.loss for job in self.jobs)
         self._starts = FirstStartForecast()
 
     # ---- the loop
 
     def run(self) -> RunResult:
-        """Simulate until every job has finished, or no event is left that could let one finish."""
+        """Simulate until all jobs have finished, or no remaining event can let a job finish."""
         begin = time.process_time()
         try:
             for k, work in enumerate(self.jobs):
@@ -222,7 +225,7 @@ class Simulation:
                         agenda.add(now + self._demand.pool.period_s, DEMAND)
                 elif kind == STRAY:
                     strayed = True
-                    if agenda.events:  # else nothing will happen any more
+                    if agenda.events:  # otherwise the simulation is over
                         agenda.add(now + self._strays_s, STRAY)
                 elif now == agenda.round_at:
                     round_due = True
@@ -250,7 +253,8 @@ class Simulation:
                 self._wake(now, interval)
             if interval and drifts and live and agenda.round_at == inf and not self._stuck(now):
                 self._wake(now, interval)
-            # By rounds for cheap ones; by the clock, so that a stop does not wait for 200 expensive ones.
+            # Reports every 200 rounds if rounds are fast, else every REPORT_S, so that a stop does not wait for 200
+            # slow rounds.
             if self.progress is not None and (
                 self.outcome.rounds - last_report >= 200 or time.monotonic() - reported_s >= REPORT_S
             ):
@@ -258,9 +262,10 @@ class Simulation:
                 self.progress(now, self._done, len(self.jobs))
 
     def _stuck(self, now: float) -> bool:
-        """Whether no job will ever run again: all have come, none runs, and no round changed that for long enough.
+        """Whether no job will ever run again: all have arrived, none will finish, and for some time no round changed
+        that.
 
-        Long enough is over a week where the inference pool's demand may still let a node go, else a few rounds.
+        The time is eight days with an inference pool, whose demand may still free a node, else three rounds.
         """
         changes = self._script.changes
         if self._live.will_finish or self._arrived < len(self.jobs) or self._scripted < len(changes):
@@ -290,7 +295,7 @@ class Simulation:
         for key, memory in plan.memory.items():
             live[key].memory = memory
         if plan.changes or plan.memory or nodes is not None:
-            # Those that run first: what they give up is free for others only when they have.
+            # Running jobs are changed first, as their resources are free only after the change.
             first = sorted(plan.changes.items(), key=lambda change: not live[change[0]].placement)
             for key, target in first:
                 if target.nodes and (record := live[key].record).start_s is None:
@@ -306,7 +311,7 @@ class Simulation:
         self._accounts.sample(len(live), now)
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
-        """Carry out the loans; those preempted by a return get another round at once."""
+        """Carry out the loans. If a return preempts jobs, another round follows at once."""
         nodes, pools = carry_out_loans(plan.loans, self.snapshot.nodes, self.snapshot.pools)
         self.outcome.returned += sum(loan.action == "return" for loan in plan.loans)
         if any(loan.action == "return" for loan in plan.loans) and plan.changes:

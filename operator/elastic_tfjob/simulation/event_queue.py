@@ -1,4 +1,5 @@
-"""What happens when in a simulation: events by their time, and the next round that is due by the clock."""
+"""The event queue of a simulation (events by time, and the next periodic scheduling round), and the scripted loss and
+addition of nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,38 +21,40 @@ NODES: Final = 5
 DEMAND: Final = 6
 STRAY: Final = 7
 ROUND: Final = 8
-"""Kinds of events, in the order of those at one time."""
+"""Kinds of events. Events at the same time are handled in this order."""
 
 Event = tuple[float, int, int, int, str]
-"""Time, kind, place in what is known beforehand (jobs, changes of nodes), version and key of the job."""
+"""Time, kind, index in the list that is known beforehand (jobs or node changes), version of the job, key of the job."""
 
 
 class EventQueue:
-    """Events to come. One that waits for a version of a job is void when that has another: who takes it compares."""
+    """The future events. An event that carries a job's version is void once the job has a newer version; the caller of
+    `take` compares them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.round_at = inf
-        """When a round is due by the clock."""
+        """Time of the next periodic round."""
 
     def add(self, at: float, kind: int, *, place: int = 0, version: int = 0, key: str = "") -> None:
         heappush(self.events, (at, kind, place, version, key))
 
     def due(self, now: float) -> bool:
-        """Whether there is one (more) at this time."""
+        """Whether another event is due at this time."""
         return bool(self.events) and self.events[0][0] == now
 
     def take(self) -> Event:
-        """The next one, off the agenda."""
+        """Removes the next event and returns it."""
         return heappop(self.events)
 
     def round_now(self, now: float) -> None:
-        """Have a round at this time."""
+        """Schedule a round at this time."""
         self.add(now, ROUND)
         self.round_at = now
 
     def round_by_clock(self, now: float, interval: float, *, had_one: bool) -> None:
-        """Have a round at the next multiple of the interval, if none is due: `now` itself unless it `had_one`."""
+        """Schedule a round at the next multiple of the interval, if none is scheduled. `now` itself qualifies unless it
+        `had_one`."""
         if interval <= 0 or self.round_at != inf:
             return
         at = (now // interval) * interval
@@ -61,12 +64,13 @@ class EventQueue:
         self.add(at, ROUND)
 
 
-# -- Nodes that the cluster loses and gets while a simulation runs, as a script says -----------------------------------
+# -- Scripted node changes: nodes that the cluster loses and gets during a simulation ----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """At `at_s` the cluster loses the node of this name; or, with `node`, it has it, for the first time or again."""
+    """At `at_s` (seconds) the cluster loses the node `name`. With `node`, the cluster gets this node instead, for the
+    first time or after a loss."""
 
     at_s: float
     name: str
@@ -74,8 +78,8 @@ class NodeChange:
 
 
 class NodeScript:
-    """The changes of one run, in order of time. Raises ValueError for one that cannot be: the loss of a node that is
-    not there, or a second node of a name."""
+    """The node changes of one run, sorted by time. Raises ValueError for an impossible change: the loss of a node that
+    the cluster does not have, or the addition of a node that it has already."""
 
     def __init__(self, changes: Sequence[NodeChange], nodes: Mapping[str, Node]) -> None:
         self.changes = sorted(changes, key=lambda change: change.at_s)
@@ -88,7 +92,7 @@ class NodeScript:
             there ^= {change.name}
 
     def carried_out(self, k: int, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """The nodes after change `k`, in the order in which they first came."""
+        """The nodes after change `k`, in the order of their first appearance."""
         change = self.changes[k]
         after = {name: node for name, node in nodes.items() if name != change.name}
         if change.node is not None:
@@ -97,5 +101,5 @@ class NodeScript:
 
 
 def on_lost_node(placement: Placement, nodes: Mapping[str, Node]) -> bool:
-    """Whether some replica's node is not in the cluster."""
+    """Whether at least one replica is on a node that is not in the cluster."""
     return any(name not in nodes and name != ANY_NODE for names in placement.values() for name in names)

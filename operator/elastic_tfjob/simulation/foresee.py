@@ -1,4 +1,5 @@
-"""What becomes of the jobs of a live cluster, if nothing comes but what is there: it is simulated forward."""
+"""Forecasts of start and finish times for the jobs of a live cluster: a simulation from its current state, in which no
+further job arrives."""
 
 import time
 from collections.abc import Mapping
@@ -24,16 +25,16 @@ from elastic_tfjob.speed.prediction import Prediction, Source
 
 __all__ = ["COSTS", "Fate", "ForecastRun", "World", "foresee", "present"]
 
-# -- Jobs of a live Snapshot as the simulator goes on with them --------------------------------------------------------
-# What is predicted of each is taken to come true.
+# -- Conversion of a live Snapshot's jobs to simulated jobs ------------------------------------------------------------
+# The simulation assumes that the prediction for each job comes true.
 #
-# It is the prediction by which deadlines are judged and profiles decide (forecasts.py), frozen at the Snapshot's
-# moment, so a simulation from here says what the operator's own knowledge comes to, and no more.
+# It is the prediction that profiles and deadline checks use (forecasts.py), frozen at the time of the Snapshot. The
+# simulation therefore shows the consequences of what the operator knows, and nothing beyond that.
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpeed:
-    """The speed at each size as it is predicted. `total_steps` is infinite where nobody knows it."""
+    """The predicted speed at each size. `total_steps` is infinite if it is unknown."""
 
     total_steps: float
     prediction: Prediction
@@ -48,8 +49,9 @@ class PredictedSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PredictedCpuSpeed(PredictedSpeed):
-    """The same of a job all of whose replicas request CPU: it follows what they can use, and a step takes as much CPU
-    time of each type as it takes now. `usable`: millicores that a replica can use now, by type."""
+    """The predicted speed of a job whose replicas all request CPU. The speed follows the CPU that the replicas can use;
+    the CPU time of a step is, for each replica type, the same as now. `usable`: millicores that a replica can use now,
+    by type."""
 
     usable: Mapping[str, float]
 
@@ -71,7 +73,8 @@ class PredictedCpuSpeed(PredictedSpeed):
 
 @dataclass(frozen=True, slots=True)
 class SteadySpeed:
-    """Of a job of which only the duration is known, whatever its size; or (0 steps per second) nothing."""
+    """The same speed at every size, for a job of which only the duration is known. 0 steps per second: the duration is
+    unknown, too."""
 
     total_steps: float
     per_s: float
@@ -84,8 +87,9 @@ class SteadySpeed:
 
 
 def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, Source | None]:
-    """A job of a Snapshot at `now` to go on with, and what its end is known from. `past`: what jobs like it taught.
-    None: its end is not known, so it holds for ever what a plan leaves it."""
+    """A Snapshot's job at `now` as a simulated job, and the source from which its end is known. `past`: measurements of
+    similar finished jobs. A source of None means that its end is unknown: it never finishes and keeps what plans leave
+    it."""
     spec, steps = job.spec, job.steps_at(now)
     speed, source = _speed(job, now, steps, past)
     live = LiveJob(
@@ -123,16 +127,18 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.cpu)
     if isinstance(speed, CpuBound):
         live.bound = speed
-        if job.phase == "rescaling" and not job.steps_per_s:  # it starts just now
+        if job.phase == "rescaling" and not job.steps_per_s:  # its first program is just starting
             live.boot = Boot(UNPLACED, {}, 0.0, now, now)
     return live, source
 
 
 def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueSpeed, Source | None]:
-    """As forecast() knows it: speed and work, else the duration."""
+    """The job's speed from the same sources as forecast(): speed and remaining work if known, else the duration."""
     spec, prediction = job.spec, prediction_of(job, past)
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
-    by_cpu = job.cpu_limited and all(group.request.cpu for group in spec.groups)  # a weight tells no speed
+    by_cpu = job.cpu_limited and all(
+        group.request.cpu for group in spec.groups
+    )  # a CPU weight does not determine a speed
     usable = {type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()} or prediction.held
 
     def predicted(total: float) -> TrueSpeed:
@@ -151,13 +157,13 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
 
 
 COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
-"""A program of TensorFlow takes 12 s of CPU to start, and a switch to another size stops training for a second: as in
-the simulations that are compared with live runs (docs/simulation.md)."""
+"""A TensorFlow program takes 12 s of CPU to start, and a resize stops training for 1 s. The simulations that are
+compared with live runs use the same values (docs/simulation.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A cluster at `now` (seconds on its jobs' clock), and who decides for it."""
+    """A cluster at `now` (seconds on its jobs' clock), with the profile that schedules it."""
 
     now: float
     nodes: Mapping[str, Node]
@@ -169,8 +175,8 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Of one job: when it starts for the first time (None: it has, or never does) and when it ends (None: not known, or
-    never). `source`: what its end is known from; None: nobody knows how long it takes."""
+    """The forecast for one job: its first start (None: it has started already, or never does) and its end (None:
+    unknown, or never). `source`: what the end is known from; None: the job's duration is unknown."""
 
     start_s: float | None
     finish_s: float | None
@@ -179,8 +185,8 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class ForecastRun:
-    """What becomes of all jobs, by their keys. `until_s`: of what comes after it nothing is known, as there was no time
-    to look any further; None: all of it was foreseen."""
+    """The forecasts for all jobs, by key. `until_s`: the simulated time at which the CPU time ran out; nothing after it
+    is known. None: the simulation reached its end."""
 
     fates: Mapping[str, Fate]
     until_s: float | None = None
@@ -191,10 +197,10 @@ class _OutOfTime(Exception):
 
 
 def foresee(world: World, cpu_s: float) -> ForecastRun:
-    """What becomes of the jobs. It takes so much CPU time, and one round of the core more at the most."""
+    """Simulate the cluster forward. It takes at most `cpu_s` seconds of CPU time plus one scheduling round."""
     made = build(world.profile, world.parameters)
-    # As live: a job whose size changes is not placed anew, and where a decision moves with the clock, there is a round
-    # at least so often.
+    # As in a live cluster, a resized job keeps the places of its remaining replicas. If the profile's decisions change
+    # with time alone, there is a round at least every LIVE_INTERVAL_S.
     profile = replace(made, repack=False, interval_s=made.interval_s or (LIVE_INTERVAL_S if made.drifts else 0.0))
     begin = time.process_time()
 
@@ -209,7 +215,7 @@ def foresee(world: World, cpu_s: float) -> ForecastRun:
     simulation = Simulation(
         (),
         world.nodes.values(),
-        FixedSpeedModel(),  # of jobs that come later, of which there are none
+        FixedSpeedModel(),  # for later arrivals; there are none
         profile,
         costs=COSTS,
         present=[live for live, _ in found],

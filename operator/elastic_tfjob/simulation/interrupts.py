@@ -1,4 +1,4 @@
-"""Ctrl-C, a time limit's SIGTERM and a closed terminal end a long command early, with what is known so far."""
+"""Signal handling for long commands: after SIGINT, SIGTERM or SIGHUP a command stops and reports partial results."""
 
 import errno
 import os
@@ -17,27 +17,27 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class Interrupt:
-    """Whether a signal has asked this process to stop. Without `stopping` around it: never."""
+    """Records whether a signal has asked this process to stop. Signals are recorded only inside `stopping`."""
 
     number: int = 0
-    """The first signal that came; 0: none."""
+    """The number of the first signal received; 0: none."""
     times: int = 0
     _open: bool = False
 
     @property
     def exit_status(self) -> int:
-        """What a shell reports for a program that this signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit status that a shell reports for a program ended by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.number or signal.SIGINT)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if a signal has come."""
+        """Raises KeyboardInterrupt if a signal has been received."""
         if self.number:
             raise KeyboardInterrupt
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Inside, a signal raises KeyboardInterrupt at once; elsewhere it is noted. Raises it, too, where one has come
-        before."""
+        """Inside this context a signal raises KeyboardInterrupt at once; outside it, a signal is only recorded.
+        Entering the context raises KeyboardInterrupt if a signal was received before."""
         self._open = True
         try:
             self.check()
@@ -46,7 +46,7 @@ class Interrupt:
             self._open = False
 
     def note(self, number: int, frame: FrameType | None = None) -> None:
-        """A signal has come (the handler)."""
+        """The signal handler: records the signal."""
         if number == signal.SIGHUP:
             _leave_a_closed_terminal()
         self.number = self.number or number
@@ -57,8 +57,8 @@ class Interrupt:
 
 
 def _leave_a_closed_terminal() -> None:
-    """Sends what is still printed nowhere: each write to a terminal that is gone fails, and would end the program
-    before its files are written."""
+    """Redirects standard output and standard error to /dev/null if their terminal is gone: a write to it would fail and
+    end the program before its files are written."""
     for stream in (1, 2):
         try:
             termios.tcgetattr(stream)
@@ -71,8 +71,8 @@ def _leave_a_closed_terminal() -> None:
 
 @contextmanager
 def stopping() -> Iterator[Interrupt]:
-    """Notes `SIGNALS` instead of being ended by them. A signal that this process was started to ignore, as under
-    nohup, stays ignored."""
+    """Inside this context the process records `SIGNALS` instead of being ended by them. Signals that the process was
+    started to ignore, as under nohup, stay ignored."""
     stop, before = Interrupt(), dict[signal.Signals, Any]()
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:

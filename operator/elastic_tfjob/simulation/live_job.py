@@ -1,4 +1,5 @@
-"""A job in the simulation: how fast it really is, where it stands, and what a policy sees of that."""
+"""A job in the simulation: its true speed, its state, and the view of it that a policy gets; and the costs of
+changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,19 +28,19 @@ from elastic_tfjob.speed.history import Lesson
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
-# -- What a change of a job costs in a simulation, and how far speeds and estimates stray ------------------------------
+# -- Costs of changing a job, and noise on speeds and estimates --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that a job stands still, and what it loses. `restart_s` holds (up to so many accelerators, seconds)
-    rising; the last one goes for all larger jobs. `checkpoint_interval_s` 0: a preempted job loses nothing. A move
-    loses the training of the last `migrate_lost_s`.
+    """The pauses of a job (seconds) and the training that it loses. `restart_s` holds pairs (maximum number of
+    accelerators, seconds) in rising order; the last pair applies to all larger jobs. With `checkpoint_interval_s` 0 a
+    preempted job loses nothing. A move loses the training of the last `migrate_lost_s` seconds.
 
-    Where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training program. A job that
-    starts waits for it. One that is rescaled trains on meanwhile, with what CPU that leaves, and stands still for
-    `rescale_s` only; what it gives up is free for others after that. `boot_kept_cpu_s`: the same for a replica that
-    stays, which has imported what the new program imports; None: as for one that is added.
+    In speed models where speed follows CPU, `boot_cpu_s` is the CPU time of starting one process of the training
+    program. A starting job waits for it. A rescaling job continues to train with the remaining CPU and stands still for
+    `rescale_s` only; the resources that it gives up are free after that. `boot_kept_cpu_s` is the CPU time for a
+    replica that stays and has already imported what the new program imports; None: the same as for an added replica.
     """
 
     start_s: float = 0.0
@@ -57,9 +58,10 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of the logarithm: of a job's real speed, and of the durations and steps a policy is told.
-    `speed_every_s`: seconds after which the speed is drawn anew; 0: it is drawn once per job. `silent`: the part of the
-    jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no loss."""
+    """Standard deviations of the logarithm of a job's real speed (`speed`) and of the durations and steps given to the
+    policy (`estimate`). `speed_every_s`: seconds after which the speed is drawn again; 0: it is drawn once per job.
+    `silent`: the share of jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no
+    loss."""
 
     speed: float = 0.0
     speed_every_s: float = 0.0
@@ -69,8 +71,9 @@ class Noise:
 
 @dataclass(slots=True)
 class LiveJob:
-    """`factor` is its real speed over `true_speed`. `steps` were done at `observed_s`, `rate` per second come after.
-    `version` tells the finish foreseen last from those before."""
+    """A simulated job. `factor` is its real speed divided by `true_speed`. `steps` is the number of steps done at
+    `observed_s`; after that `rate` steps per second are added. `version` distinguishes the latest predicted finish
+    event from outdated ones."""
 
     work: WorkloadJob
     spec: JobSpec
@@ -78,7 +81,7 @@ class LiveJob:
     record: JobRecord
     factor: float
     speed: Speed | None
-    """What the policy knows of it."""
+    """The speed as the policy knows it."""
     placement: Placement = field(default_factory=dict)
     steps: float = 0.0
     observed_s: float = 0.0
@@ -90,28 +93,28 @@ class LiveJob:
     resumed_s: float = -inf
     version: int = 0
     held: int = 0
-    """What its service grows by each second: accelerators, or replicas of a job that uses none."""
+    """The growth of `service` per second: the job's accelerators, or its replicas if it uses no accelerators."""
     accelerators: int = 0
     cpu: int = 0
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Measured steps per second by (PSs, workers), where the policy has to learn them."""
+    """Measured steps per second by (PSs, workers), for a policy that learns speeds."""
     seen_cpu: dict[tuple[int, int], float] = field(default_factory=dict)
     bound: CpuBound | None = None
-    """Set where speed follows the CPU that replicas hold."""
+    """Set in speed models where speed follows the CPU that replicas hold."""
     cpu_held: Cpu = field(default_factory=dict)
     use: Mapping[str, float] = field(default_factory=dict)
     boot: Boot | None = None
     busy: float = 0.0
-    """CPUs that it uses."""
+    """CPUs that the job uses."""
     warm_start: bool = False
     cpu_limited: bool = True
     cpu_shared: bool = False
     loss: Growth = NOT_REPORTED
     memory: Memory = field(default_factory=dict)
     lost: bool = False
-    """Whether it stands still, as a node of its is lost."""
+    """Whether the job stands still because one of its nodes is lost."""
     silent: bool = False
-    """Whether nothing that it does is reported."""
+    """Whether the job reports nothing about its training."""
 
     @property
     def phase(self) -> Phase:
@@ -121,7 +124,7 @@ class LiveJob:
 
     @property
     def size(self) -> tuple[int, int]:
-        """PSs and workers."""
+        """(PSs, workers)."""
         return len(self.placement.get(PS, ())), len(self.placement.get(WORKER, ()))
 
     def seen_at(self, now: float) -> Job:
@@ -152,7 +155,7 @@ class LiveJob:
         )
 
     def _loss_at(self, now: float) -> Growth:
-        """How the loss falls where the job is; nobody hears of it but while the job trains."""
+        """The loss curve as reported so far. The loss is reported only while the job trains."""
         curve = self.work.loss
         if curve is not None and self.placement and not self.silent:
             steps = self.steps_at(now)
@@ -160,27 +163,28 @@ class LiveJob:
         return self.loss
 
     def train_until(self, now: float) -> None:
-        """Count the steps done since `observed_s`. A pause that is not over by then goes on."""
+        """Count the steps done between `observed_s` and `now`. A pause that ends after `now` continues."""
         self.steps, self.observed_s = self.steps_at(now), max(self.observed_s, now)
 
     def steps_at(self, now: float) -> float:
-        """Steps done by then."""
+        """Steps done by `now`."""
         return self.steps + self.rate * max(0.0, now - self.observed_s)
 
     def back_to_checkpoint(self, interval_s: float) -> None:
-        """Lose the steps since the last checkpoint, of which there is one every `interval_s`; 0: nothing is lost."""
+        """Lose the steps since the last checkpoint. The job saves one every `interval_s` seconds; 0: nothing is
+        lost."""
         if interval_s > 0:
             kept = interval_s * self.rate
             self.lose(self.steps % kept if kept > 0 else 0.0)
 
     def lose(self, steps: float) -> None:
-        """Steps that have to be done again."""
+        """Subtract steps that have to be done again, and record the loss."""
         self.steps -= steps
         self.record.lost_steps += steps
         self.record.lost_s += steps / self.rate if self.rate > 0 else 0.0
 
     def lose_node(self, checkpoint_interval_s: float, now: float) -> None:
-        """The program ends with a node that it ran on, and goes on from its last checkpoint some time."""
+        """The program ends because one of its nodes is lost; it will resume later from its last checkpoint."""
         self.train_until(now)
         self.back_to_checkpoint(checkpoint_interval_s)
         self.record.lost_nodes += 1
@@ -188,12 +192,12 @@ class LiveJob:
             self.boot.placement = UNPLACED
 
     def change_to(self, new: Placement, costs: Costs, now: float) -> float:
-        """Count a change to `new`, which the caller carries out. Gives the seconds that the job then stands still."""
+        """Account for a change to `new`, which the caller carries out. Returns the length of the pause in seconds."""
         record, old = self.record, self.placement
         resized = _counts(old) != _counts(new)
         if old:
             self.train_until(now)
-        if new != old and (resized or not self.lost):  # else it has held as much all the time
+        if new != old and (resized or not self.lost):  # otherwise the resources held are the same
             if old:
                 self.service += self.held * (now - self.since_s)
                 record.executed_s += now - self.since_s
@@ -201,7 +205,7 @@ class LiveJob:
                 record.queue_s += now - self.since_s
             self.since_s = now
         if old and new == old:
-            return 0.0  # CPU alone, in place
+            return 0.0  # only the CPU share changes, in place
         if not new:
             record.preemptions += 1
             self.stopped_s = now
@@ -225,7 +229,7 @@ class LiveJob:
         return costs.migrate_s
 
     def training(self, boots: Boots) -> Training:
-        """How it trains with the CPU that it holds; for a job whose speed follows that."""
+        """Speed and CPU use with the CPU that the job holds. Only for jobs whose speed follows their CPU."""
         assert self.bound is not None
         return training(
             self.bound,
@@ -238,11 +242,12 @@ class LiveJob:
             shared=self.cpu_shared,
         )
 
-    # ---- what the policy learns
+    # ---- measurements for the policy
 
     def measure(self, points: int, random: Random) -> None:
-        """Run the job briefly at a few sizes, smallest first, as Optimus does before it schedules a job. A table has
-        few of all sizes: where those drawn are not among them, others are tried in turn, all types at once."""
+        """Run the job briefly at `points` sizes, smallest first, as Optimus does before it schedules a job. A tabled
+        speed model knows only some sizes. If too few of the random sizes are in its table, further sizes are tried in
+        rising order, with all replica types growing together."""
         spec, sizes = self.spec, {tuple(self.spec.minimum.items()): None}
         for _ in range(4 * points):
             if len(sizes) >= points:
@@ -259,15 +264,15 @@ class LiveJob:
         self.speed = believe(self.seen)
 
     def observe(self) -> None:
-        """What running at its present size tells about the job's speed."""
+        """Record the job's speed at its current size and update the policy's estimate."""
         if self.silent:
             return
         size, cpu = self.size, None
         if self.bound is not None:
             workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
             cpu = 1000 * sum(workers) / len(workers)
-        # The same speed with other CPU is news, too: else a size that gains nothing from more CPU would for ever count
-        # as one that was not tried with it.
+        # The same speed with a different CPU share is also a new measurement. Otherwise a size that gains nothing from
+        # more CPU would always count as not tried with more CPU.
         if self.seen.get(size) != self.rate or self.seen_cpu.get(size) != cpu:
             self.seen[size] = self.rate
             if cpu is not None:
@@ -275,7 +280,7 @@ class LiveJob:
             self.speed = believe(self.seen, cpu=self.seen_cpu)
 
     def lesson(self) -> Lesson:
-        """What the job, which has just finished, teaches about those like it."""
+        """The measurements of this finished job, used for predictions about similar jobs."""
         size = self.size
         seen = self.seen or ({size: self.rate} if size[1] and not self.silent else {})
         steps = None if self.silent else self.true_speed.total_steps

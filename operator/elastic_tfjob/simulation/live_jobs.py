@@ -1,6 +1,6 @@
-"""The jobs of a simulation: what each event and each target does to them, and when their next events come.
+"""The unfinished jobs of a simulation: how events and plans change them, and when their next events are due.
 
-The truth (speed models' rates, real durations) stays here; a policy sees what `LiveJob.seen_at` gives.
+The true values (the speed models' rates, real durations) stay in this module; a policy sees only `LiveJob.seen_at`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from elastic_tfjob.speed.history import History, stem
 __all__ = ["LiveJobs"]
 
 
-# -- A job comes: what is true of it, and what its policy is told ------------------------------------------------------
+# -- Arrival of a job: its true speed, and what its policy knows -------------------------------------------------------
 
 
 def arrive(
@@ -36,9 +36,9 @@ def arrive(
     random: Random,
     now: float,
 ) -> LiveJob:
-    """The job as it waits from `now` on. With the oracle its policy is told true speeds and durations; without, where
-    it asks for that, what a few brief runs show. One error goes for the steps and the durations that are told: who
-    knows the speeds cannot find it out."""
+    """The job, waiting from `now` on. With the oracle, its policy knows true speeds and durations. Without it, a
+    profile with `sample_points` knows the speeds measured in a few brief runs. The estimates of steps and of duration
+    have the same error, so a policy that knows the speeds cannot work out the error from the two."""
     true_speed = speed_model.true_speed(work)
     total, oracle = true_speed.total_steps, profile.oracle
     error = lognormal(noise.estimate, random)
@@ -70,7 +70,7 @@ def arrive(
         since_s=now,
         silent=noise.silent > 0 and random.random() < noise.silent,
     )
-    if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # the first is quick to say no
+    if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # hasattr is the faster check
         live.bound = true_speed
     if not oracle and profile.sample_points and spec.elastic:
         live.measure(profile.sample_points, random)
@@ -78,14 +78,14 @@ def arrive(
 
 
 def lognormal(sigma: float, random: Random) -> float:
-    """A factor whose logarithm has this standard deviation; 1, and nothing drawn, for 0."""
+    """A random factor whose logarithm has the standard deviation `sigma`. For 0 it is 1 and no number is drawn."""
     return random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
 
 
 class LiveJobs:
-    """Of one run: those that have come and have not finished. They put their events on `agenda` and what they hold and
-    do in `accounts` and `outcome`. `nodes` is the cluster as it begins; a method that needs it as it is now is given
-    that. What changes comes back as the policy sees it."""
+    """The jobs of one run that have arrived and have not finished. Their events go to `agenda`, the resources that they
+    hold to `accounts`, their records to `outcome`. `nodes` is the initial cluster; methods that need the current one
+    take it as an argument. Methods return the changed jobs as the policy sees them."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class LiveJobs:
     ) -> None:
         self.by_key: dict[str, LiveJob] = {}
         self.history = history
-        """What those that have finished taught."""
+        """What has been learned from finished jobs."""
         self.contended = speed_model.contended
-        """Whether a job's speed depends on the others on its nodes."""
+        """Whether a job's speed depends on the other jobs on its nodes."""
         self.stays = Stays()
-        """What came of changes."""
+        """The speeds measured after changes."""
         self._speed_model = speed_model
         self._profile = profile
         self._costs = costs
@@ -120,19 +120,19 @@ class LiveJobs:
         self._node_speeds = NodeSpeeds(nodes, contended=speed_model.contended)
         self._boots = Boots(costs.boot_cpu_s, costs.boot_kept_cpu_s)
         self._lost = 0
-        """Jobs that stand still, as a node of theirs is lost."""
+        """Number of jobs that stand still because one of their nodes is lost."""
         self._endless = 0
-        """Jobs that hold something, and of which nobody knows when they end."""
+        """Number of jobs that hold resources and whose end is unknown."""
 
     @property
     def will_finish(self) -> bool:
-        """Whether some job finishes if nothing else happens."""
+        """Whether at least one job finishes if nothing else happens."""
         return self._accounts.running > self._lost + self._endless
 
-    # ---- they come and go
+    # ---- arrival and end
 
     def arrive(self, work: WorkloadJob, k: int, now: float) -> Job:
-        """A job comes, the `k`-th of the workload, and waits."""
+        """The `k`-th job of the workload arrives and waits."""
         live = arrive(
             work,
             k,
@@ -152,7 +152,7 @@ class LiveJobs:
         return live.seen_at(now)
 
     def take_over(self, present: Sequence[LiveJob], nodes: Mapping[str, Node], now: float) -> list[Job]:
-        """Go on with jobs as they are."""
+        """Take over jobs in their current state, running ones included."""
         for live in present:
             self.by_key[live.spec.key] = live
             self._outcome.records.append(live.record)
@@ -169,7 +169,7 @@ class LiveJobs:
         return [live.seen_at(now) for live in present]
 
     def finish(self, live: LiveJob, now: float) -> None:
-        """A job has made all its steps, and leaves."""
+        """A job has done all its steps and leaves the cluster."""
         record = live.record
         self.stays.end(live, now)
         record.executed_s += now - live.since_s
@@ -181,7 +181,8 @@ class LiveJobs:
         del self.by_key[live.spec.key]
 
     def _release(self, ended: LiveJob, now: float) -> None:
-        """Jobs that were to start where `ended` would have left once its rescale was through need not wait for that."""
+        """If `ended` was rescaling, it would have left some nodes after the rescale. Jobs that wait to start on these
+        nodes no longer have to wait for that."""
         if ended.boot is None or not (left := set(more_replicas(ended.boot.placement, ended.placement))):
             return
         self._boots.gone(left, now)
@@ -193,13 +194,13 @@ class LiveJobs:
                     other.train_until(now)
                     self._follow_cpu(other, now)
 
-    # ---- they change
+    # ---- changes
 
     def carry_out(self, live: LiveJob, target: Assignment, nodes: Mapping[str, Node], now: float) -> Job:
-        """Start, stop, move or rescale a job, or give it other CPU, as a plan says."""
+        """Start, stop, move or rescale a job, or change its CPU share, as the plan requires."""
         new, old = target.nodes, live.placement
         pause = live.change_to(new, self._costs, now)
-        # A change does not end the pause of a start, a move or another change: that goes on to its end at least.
+        # A change does not shorten the pause of an earlier start, move or change.
         until_s = max(live.observed_s, now) if old and new else now
         was_lost, live.lost = live.lost, on_lost_node(new, nodes)
         self._lost += live.lost - was_lost
@@ -228,7 +229,7 @@ class LiveJobs:
         return live.seen_at(now)
 
     def follow_nodes(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
-        """Jobs whose nodes were lost, or are there again, now that these are the nodes."""
+        """The jobs affected by a change of the cluster's nodes to `nodes`: their nodes were lost or are back."""
         changed = []
         self._node_speeds.changed(nodes)
         for live in self.by_key.values():
@@ -258,7 +259,7 @@ class LiveJobs:
         return changed
 
     def ready(self, live: LiveJob, boot: Boot, now: float) -> Job:
-        """The program of the size that the job goes to has started."""
+        """The training program for the job's new size has started."""
         live.train_until(now)
         live.boot = None
         live.observed_s = max(live.observed_s, now + boot.pause_s)
@@ -267,7 +268,7 @@ class LiveJobs:
         return live.seen_at(now)
 
     def share(self, touched: set[str], nodes: Mapping[str, Node], now: float) -> list[Job]:
-        """New rates of the jobs on these nodes, from what their containers want of each node's CPUs."""
+        """Recompute the rates of the jobs on these nodes from the CPU demand of the containers on each node."""
         changed = []
         for key in self._node_speeds.beside(touched):
             live = self.by_key[key]
@@ -280,8 +281,8 @@ class LiveJobs:
         return changed
 
     def stray(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
-        """Speeds stray by other factors from now on. A job's own depends on nothing but the seed, its key and the time,
-        so it is the same under every profile."""
+        """Draw a new speed factor for each job. It depends only on the seed, the job's key and the time, so it is the
+        same under every profile."""
         changed = []
         for key, live in self.by_key.items():
             live.factor = lognormal(self._noise.speed, Random(f"speed-{self._seed}-{key}-{float(now)}"))
@@ -304,10 +305,10 @@ class LiveJobs:
             self._endless += bool(new) - bool(live.placement)
         self._accounts.hold(live, new, now)
 
-    # ---- how fast they are
+    # ---- speeds
 
     def _rate(self, live: LiveJob, nodes: Mapping[str, Node]) -> float:
-        """Steps per second where the job is now, in the company it has there."""
+        """The job's current steps per second, given the other jobs on its nodes."""
         placement = live.placement
         if not placement or live.lost:
             return 0.0
@@ -317,7 +318,7 @@ class LiveJobs:
         return live.true_speed.rate(placement) * live.factor * part
 
     def _follow_cpu(self, live: LiveJob, now: float) -> None:
-        """Go on with the CPU that the job holds now: its rate, and when it or the program that starts will be done."""
+        """Recompute, for the CPU that the job holds now, its rate and the end of the job or of its starting program."""
         training = live.training(self._boots)
         live.rate, live.use = training.steps_per_s, training.use
         self._accounts.use(live, training.busy, now)
@@ -337,11 +338,11 @@ class LiveJobs:
         self._plan_finish(live)
 
     def _observe(self, live: LiveJob) -> None:
-        """What a job shows is learned where the profile goes by that, and is not told the truth."""
+        """Record the job's measured speed, if the profile learns speeds from measurements and has no oracle."""
         if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
             live.observe()
 
-    # ---- when their next events come
+    # ---- next events
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1
@@ -350,11 +351,11 @@ class LiveJobs:
             self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
 
     def push_jump(self, live: LiveJob, now: float) -> None:
-        """Have a round when the job's place in the profile's order jumps next, if it ever does."""
+        """Schedule a round for the next time at which the job's rank in the profile's order jumps, if there is one."""
         if (at := self._profile.order.next_jump_s(live.seen_at(now), now)) is not None:
             self._agenda.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
 
     def _push_cooled(self, live: LiveJob, now: float) -> None:
-        """Have a round when a job that was stopped or resumed just now may be resumed or stopped again."""
+        """Schedule a round for the end of the cooldown of a job that was just stopped or resumed."""
         if (cooldown_s := self._profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
             self._agenda.add(now + cooldown_s, COOLED, key=live.spec.key)

@@ -1,4 +1,5 @@
-"""One self-contained page: the table, JCT distributions, queue and utilisation over time, and who was on which node."""
+"""The report page, one self-contained HTML file: summary table, JCT (job completion time) distributions, queue length
+and utilisation over time, and a Gantt chart of the jobs on each node."""
 
 import html
 import json
@@ -16,7 +17,7 @@ from elastic_tfjob.simulation.summary import Summary
 CDF_POINTS = 300
 TIME_BINS = 500
 GANTT_INTERVALS = 12_000
-"""The most bars drawn per run: the longest ones. More would only slow the page down."""
+"""The number of bars drawn per run; the longest ones are chosen. More bars would only slow the page down."""
 
 Series = list[tuple[float, float]]
 
@@ -24,7 +25,7 @@ Series = list[tuple[float, float]]
 def write_report(
     path: Path, title: str, specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: Sequence[Summary]
 ) -> None:
-    """Write the page. The same runs give the same bytes: what the machine took for them is left out."""
+    """Write the page. The same runs give the same bytes, because the page omits the CPU time that the runs took."""
     template = (files("elastic_tfjob.simulation") / "report.html").read_text()
     several = len({s.seed for s in summaries}) > 1
     runs = [
@@ -41,7 +42,7 @@ def write_report(
 
 
 def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
-    """What the page draws of one run. Times are hours since the first submission."""
+    """The data that the page draws for one run. Times are hours since the first submission."""
     first = outcome.first_s
     jcts = np.array(sorted(r.jct_s for r in outcome.records if r.jct_s is not None))
     cdf: Series = []
@@ -77,7 +78,8 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
 
 
 def errors_cdf(compared: Sequence[Compared]) -> Series:
-    """By error of the expected speed in % (those beyond 100 are at 100), the share of changes with no larger one."""
+    """The cumulative distribution of the error of the expected speed: (error in %, share of changes with at most this
+    error). Errors above 100 % count as 100 %."""
     if not compared:
         return []
     errors = np.minimum(100 * np.abs([each.measured / each.expected - 1 for each in compared]), 100)
@@ -90,7 +92,7 @@ def hours(seconds: float) -> float:
 
 
 def binned(samples: Sequence[Sample], first: float, end: float, values: Sequence[float]) -> Series:
-    """Mean value per bin of time of a step function, weighted by how long each value held."""
+    """The time-weighted mean of a step function in each of TIME_BINS equal intervals."""
     if not samples or end <= first:
         return []
     edges = np.linspace(first, end, TIME_BINS + 1)
@@ -102,7 +104,7 @@ def binned(samples: Sequence[Sample], first: float, end: float, values: Sequence
 
 
 def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
-    """The table, as HTML. Numbers that no run has are left out."""
+    """The summary table as HTML. Columns without a value in any run are omitted."""
 
     def seconds(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"

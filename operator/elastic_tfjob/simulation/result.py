@@ -1,4 +1,4 @@
-"""What one run of the simulator gave: each job's fate, and what the cluster held."""
+"""The result of one simulator run: a record per job, resource-seconds of the cluster, samples and Gantt intervals."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from elastic_tfjob.speed.prediction import Source
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job's fate. Times in seconds on the workload's clock; `finish_s` None: it did not finish."""
+    """The record of one job. Times are in seconds on the workload's clock. `finish_s` None: the job did not finish."""
 
     key: str
     submit_s: float
@@ -27,11 +27,11 @@ class JobRecord:
     migrations: int = 0
     lost_steps: float = 0.0
     lost_s: float = 0.0
-    """What it took to make these steps, at the speed that it had when they were lost."""
+    """The training time of the lost steps in seconds, at the job's speed when they were lost."""
     lost_nodes: int = 0
-    """How often it lost a node that it ran on."""
+    """How often the job lost a node that it ran on."""
     forecast: Forecast | None = None
-    """Under the plan that started it first."""
+    """The forecast under the plan that started the job first."""
 
     @property
     def jct_s(self) -> float | None:
@@ -40,8 +40,8 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What came of one change: steps per second, expected when it was decided and measured after it. `source`: what the
-    expected speed was known from."""
+    """The speeds for one change in steps per second: expected at the decision, and measured afterwards. `source`: what
+    the expected speed was known from."""
 
     cause: Cause
     source: Source
@@ -51,7 +51,7 @@ class Compared:
 
 @dataclass(slots=True)
 class Interval:
-    """A job on a node for a while, for the Gantt chart."""
+    """A bar of the Gantt chart: a job's replicas on a node from `start_s` to `end_s`."""
 
     node: str
     key: str
@@ -62,7 +62,8 @@ class Interval:
 
 @dataclass(slots=True)
 class Sample:
-    """The cluster from `time_s` on: jobs waiting and running, and what they hold."""
+    """The cluster from `time_s` on: the number of waiting and running jobs, and the accelerators and millicores
+    held."""
 
     time_s: float
     waiting: int
@@ -73,7 +74,8 @@ class Sample:
 
 @dataclass(slots=True)
 class RunResult:
-    """What one run gave. Areas are resource times seconds: held, and of CPU also used where the speed model knows."""
+    """The result of one run. Areas are resource times seconds. They count resources held; `cpu_used_area` counts CPU
+    used, and is None if the speed model does not give it."""
 
     profile: str
     seed: int
@@ -92,23 +94,24 @@ class RunResult:
     samples: list[Sample] = field(default_factory=list)
     intervals: list[Interval] = field(default_factory=list)
     changes: Counter[Cause] = field(default_factory=Counter)
-    """What plans changed, by cause."""
+    """The number of changes in plans, by cause."""
     compared: list[Compared] = field(default_factory=list)
     pool: bool = False
-    """Whether there was a pool that lends nodes; areas in node-seconds."""
+    """Whether an inference pool lent nodes. The next three fields are in node-seconds."""
     loaned_s: float = 0.0
     loaned_used_s: float = 0.0
     unmet_s: float = 0.0
-    """For how long nodes were lent, jobs were on them, and the pool waited for nodes that it wanted back."""
+    """Node-seconds during which nodes were lent, jobs were on lent nodes, and the pool waited for nodes that it wanted
+    back."""
     returned: int = 0
     scaled_in: int = 0
-    """Nodes that went back, and jobs that shrank for that."""
+    """The number of nodes returned, and of jobs that shrank for a return."""
 
     @classmethod
     def begun(
         cls, profile: Profile, seed: int, start_s: float, nodes: Iterable[Node], *, pool: bool = False
     ) -> "RunResult":
-        """That of a run that begins, on these nodes."""
+        """The result of a run that is just starting on these nodes."""
         free = [node.free for node in nodes]
         return cls(
             profile=profile.name,

@@ -1,4 +1,4 @@
-"""Runs of several profiles and seeds, on all cores, that can be stopped and still give what is known."""
+"""Runs several profiles and seeds in parallel processes. After an interrupt it returns partial results."""
 
 import os
 import pickle
@@ -26,7 +26,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything one run needs; it can be sent to another process."""
+    """Everything that one run needs. It can be pickled and sent to another process."""
 
     profile: str
     parameters: ProfileParameters
@@ -42,15 +42,16 @@ class RunSpec:
 
 
 Progress = Callable[[int, float, int, int], None]
-"""Called with the index of the run, the simulated time, jobs done and jobs in all."""
+"""A callback with the index of the run, the simulated time (seconds), the number of finished jobs and the total number
+of jobs."""
 
 
 class ProcessDied(RuntimeError):
-    """A process of a run ended without an outcome."""
+    """The process of a run ended without returning a result."""
 
 
 def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> list[Node]:
-    """`nodes` equal nodes."""
+    """A cluster of `nodes` equal nodes."""
     each = Resources(round(cpus * 1000), round(memory_gib * 1024**3), gpus)
     width = len(str(max(nodes - 1, 0)))
     return [Node(f"node-{i:0{width}}", each, each) for i in range(nodes)]
@@ -59,8 +60,8 @@ def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> li
 def run_one(
     spec: RunSpec, progress: Callable[[float, int, int], None] | None = None, stop: Interrupt | None = None
 ) -> RunResult:
-    """One run; interrupted (KeyboardInterrupt, also out of `progress`, or a signal of `stop`) it returns what is known,
-    marked partial."""
+    """One run. If it is interrupted (by KeyboardInterrupt, also one raised in `progress`, or by a signal recorded in
+    `stop`), it returns the results so far, marked partial."""
     stop = stop or Interrupt()
 
     def report(now: float, done: int, total: int) -> None:
@@ -92,10 +93,11 @@ def run_one(
 def run_all(
     specs: Sequence[RunSpec], progress: Progress, workers: int | None = None, stop: Interrupt | None = None
 ) -> list[RunResult]:
-    """All runs, in the order given. After a signal of `stop` those that run return what is known and the others do not
-    begin; after the second one, those that have not returned are left out, too.
+    """The results of all runs, in the order of `specs`. After a signal recorded in `stop`, the current runs return
+    partial results and the remaining ones do not start. After a second signal, the results of runs that have not
+    returned are omitted, too.
 
-    Raises ProcessDied where the system killed one, and what a run raises.
+    Raises ProcessDied if the system killed a run's process, and any exception that a run raises.
     """
     stop, workers = stop or Interrupt(), min(len(specs), workers or os.cpu_count() or 1)
     if workers > 1:
@@ -112,8 +114,8 @@ def run_all(
 
 
 class _Processes:
-    """Runs in processes of their own. Each has one pipe: specs go in, progress and outcomes come out. A process whose
-    pipe is closed ends, so none outlives this one."""
+    """Runs in separate processes. Each process has one pipe: it receives specs and sends progress and results. A
+    process ends when its pipe is closed, so no process outlives its parent."""
 
     def __init__(self, workers: int, specs: Sequence[RunSpec], progress: Progress, stop: Interrupt) -> None:
         self.specs, self.progress, self.stop = specs, progress, stop
@@ -137,13 +139,13 @@ class _Processes:
         finally:
             for pipe, process in self._processes.items():
                 pipe.close()
-                process.kill()  # idle, or of no use any more
+                process.kill()  # idle, or its result is no longer needed
                 process.join()
         return [self.outcomes[k] for k in sorted(self.outcomes)]
 
     def _start(self) -> None:
-        # A new process begins with these signals blocked: Ctrl-C reaches every process of the terminal, and one that
-        # still imports has no handler. Starting the tracker unblocks them, so it goes first.
+        # A new process starts with these signals blocked: Ctrl-C reaches every process of the terminal, and a process
+        # that is still importing has no handler. Starting the resource tracker unblocks them, so it is started first.
         resource_tracker.ensure_running()
         context = get_context("spawn")
         for _ in range(self._workers):
@@ -188,7 +190,7 @@ class _Processes:
             case RunResult():
                 self.outcomes[k] = told
                 del self._running[pipe]
-                if not told.partial:  # else a signal has reached that process: it would end the next run at once
+                if not told.partial:  # after a partial result, that process would end its next run at once
                     self._give(pipe)
             case BaseException():
                 raise told
@@ -197,7 +199,8 @@ class _Processes:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run what comes out of the pipe until it is closed. What a signal interrupts is answered with what is known."""
+    """Run the specs received from the pipe until it is closed. A run interrupted by a signal returns partial
+    results."""
     with stopping() as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
@@ -211,11 +214,11 @@ def _serve(pipe: Connection) -> None:
                     answer = _portable(error)
                 pipe.send(answer)
         except (EOFError, OSError):
-            return  # whoever asked is gone
+            return  # the parent process has closed the pipe
 
 
 def _portable(error: Exception) -> Exception:
-    """This error, or its words where it cannot be sent."""
+    """The error itself, or a RuntimeError with its type and message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

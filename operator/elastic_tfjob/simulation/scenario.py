@@ -1,4 +1,5 @@
-"""Jobs of a scenario: drawn from its distributions, the same for the same seed."""
+"""Scenarios: jobs drawn from distributions (the same for the same seed), scripted node changes, and the inference pool
+that lends nodes to the training cluster."""
 
 import math
 import random
@@ -28,21 +29,23 @@ from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 __all__ = ["POOLS", "InferenceSide", "read_pool"]
 
-# -- A second pool of nodes that serves inference, with a daily swing, and what it can lend ----------------------------
+# -- The inference pool: a second set of nodes whose demand varies over the day, and which lends spare nodes -----------
 
 DAY_S = 86400.0
 HOUR_S = 3600.0
 INFERENCE = "inference"
-"""What its nodes call their pool."""
+"""The name of the pool in its nodes' `pool` field."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferencePool:
-    """`nodes` nodes of `each`, whose accelerators run `accelerator_speed` as fast as the training pool's.
+    """A pool of `nodes` nodes with the resources `each`. `accelerator_speed` is the speed of its accelerators relative
+    to those of the training pool.
 
-    Demand follows u(t) = middle + swing cos(2 pi (t - peak) / day) plus AR(1) noise, less on weekends, within [0.40,
-    0.97]: with the defaults 42 to 95 %, the peak in the evening, as Aryl reports for its inference cluster. Every
-    `period_s` it needs ceil(nodes (u + headroom)) nodes for itself and offers the rest, the last ones first.
+    The utilisation is u(t) = middle + swing cos(2 pi (t - peak) / day) plus AR(1) noise, lower on weekends, within
+    [0.40, 0.97]. With the defaults it is 42 to 95 % with a peak in the evening, as Aryl reports for its inference
+    cluster. Every `period_s` seconds the pool computes that it needs ceil(nodes (u + headroom)) nodes itself, and
+    offers the rest, the last nodes first.
     """
 
     nodes: int
@@ -57,7 +60,7 @@ class InferencePool:
     period_s: float = 300.0
 
     def build(self) -> list[Node]:
-        """The pool before it offers anything."""
+        """The pool's nodes before any is offered."""
         width = len(str(max(self.nodes - 1, 0)))
         return [
             Node(
@@ -72,19 +75,19 @@ class InferencePool:
         ]
 
     def utilisation(self, t: float, disturbance: float = 0.0) -> float:
-        """The share of the pool that serves requests at `t`, where 0 is midnight of a Monday."""
+        """The share of the pool that serves requests at `t` seconds after midnight on a Monday."""
         u = self.middle + self.swing * math.cos(2 * math.pi * (t - self.peak_s) / DAY_S) + disturbance
         if (t // DAY_S) % 7 >= 5:
             u *= self.weekend
         return min(0.97, max(0.40, u))
 
     def spare(self, t: float, disturbance: float = 0.0) -> int:
-        """How many nodes it can do without at `t`."""
+        """The number of nodes that the pool does not need at `t`."""
         return self.nodes - min(self.nodes, math.ceil(self.nodes * (self.utilisation(t, disturbance) + self.headroom)))
 
 
 class Demand:
-    """The pool's demand as time goes on; one step of noise per period."""
+    """The pool's demand over time. The noise advances by one step per period."""
 
     def __init__(self, pool: InferencePool, seed: int) -> None:
         self.pool = pool
@@ -92,8 +95,8 @@ class Demand:
         self._disturbance = 0.0
 
     def step(self, t: float, nodes: Mapping[str, Node]) -> tuple[dict[str, Node], Pool]:
-        """`nodes` with those that the pool has not lent offered or busy, as the demand at `t` has it; and how many of
-        the others it wants back."""
+        """Apply the demand at `t`: returns `nodes` with the pool's own nodes marked as offered or busy, and the Pool
+        with the number of lent nodes that it wants back and of nodes that it can spare."""
         self._disturbance = 0.9 * self._disturbance + self._random.gauss(0.0, self.pool.noise)
         mine = [node for node in nodes.values() if node.pool == INFERENCE]
         kept = [node for node in mine if node.loan != "loaned"]
@@ -107,11 +110,11 @@ class Demand:
 
 
 PEAK_S = 15 * HOUR_S
-"""When most jobs of a diurnal scenario come."""
+"""The time of day (seconds) with most arrivals in a diurnal scenario."""
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Raises WorkloadError that names the file, the place in it, the value and what is allowed."""
+    """The scenario in a YAML file. Raises WorkloadError with the file, the field, the value and what is allowed."""
     try:
         content = document(path.read_text())
     except (OSError, UnicodeDecodeError) as e:
@@ -125,7 +128,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
-    """The jobs of one seed. Raises WorkloadError where one has more replicas than a job may have."""
+    """The jobs for one seed. Raises WorkloadError if a job has more replicas than allowed."""
     rng = random.Random(seed)
     kinds, weights = scenario.mix, [kind.weight for kind in scenario.mix]
     width = len(str(scenario.jobs - 1))
@@ -197,7 +200,8 @@ def arrival_times(arrivals: Arrivals, n: int, rng: random.Random) -> list[float]
 
 
 def _poisson(arrivals: Arrivals, n: int, rng: random.Random) -> Iterator[float]:
-    """Thinning: candidates at the highest rate, kept with the rate of their time over it."""
+    """Arrival times of a Poisson process, by thinning: candidates arrive at the highest rate, and each is accepted with
+    the probability (rate at its time) / (highest rate)."""
     t, given, swings = 0.0, 0, arrivals.kind == "diurnal"
     highest = arrivals.per_hour * (2 if swings else 1)
     while given < n:
@@ -209,8 +213,8 @@ def _poisson(arrivals: Arrivals, n: int, rng: random.Random) -> Iterator[float]:
 
 
 def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChange, ...]:
-    """What happens to nodes. An added one is like the first of the cluster. Raises ValueError where a node is lost that
-    is not there, or added where it is."""
+    """The scenario's node changes. An added node has the resources of the first node of the cluster. Raises ValueError
+    if a node is lost that the cluster does not have, or added that it has already."""
     by_name = {node.name: node for node in cluster}
     changes = []
     for entry in scenario.nodes:
@@ -226,7 +230,7 @@ def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChang
 
 
 def own_pool(scenario: Scenario | None) -> InferencePool | None:
-    """The inference pool that a scenario brings along, if any."""
+    """The inference pool defined in the scenario, if any."""
     return None if scenario is None or scenario.inference is None else pool_of(scenario.inference)
 
 
@@ -235,22 +239,23 @@ def pool_of(pool: Inference) -> InferencePool:
     return InferencePool(pool.nodes, each, pool.accelerator_speed, headroom=pool.headroom)
 
 
-# -- An inference pool beside any workload, and which of its jobs may run on the nodes that it lends -------------------
+# -- An inference pool for any workload, and the choice of the jobs that may run on its nodes --------------------------
 
 POOLS: Final = {"aryl": PoolFile(nodes=520, gpus_per_node=8, accelerator_speed=0.5, loanable=0.21)}
-"""Pools with a name. aryl: the inference cluster of arXiv 2202.07896 and its share of fungible jobs."""
+"""The predefined pools. aryl: the inference cluster of arXiv 2202.07896 and its share of fungible jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceSide:
-    """`loanable` is the share of jobs that may run on lent nodes; None: those of which the workload says so."""
+    """An inference pool. `loanable` is the share of jobs that may run on lent nodes; None: the workload marks these
+    jobs itself."""
 
     pool: InferencePool
     loanable: float | None
 
     def mark(self, jobs: Sequence[WorkloadJob], seed: int) -> tuple[WorkloadJob, ...]:
-        """The jobs, with those loanable that are drawn for this seed. Raises WorkloadError where none is: nobody could
-        use the pool."""
+        """The jobs, with a random choice for this seed marked as loanable. Raises WorkloadError if no job is loanable,
+        because no job could use the pool then."""
         if self.loanable is not None:
             draw = random.Random(f"loanable-{seed}")
             jobs = [replace(job, loanable=draw.random() < self.loanable) for job in jobs]
@@ -260,8 +265,8 @@ class InferenceSide:
 
 
 def read_pool(named: str) -> InferenceSide:
-    """The pool of this name, or else of this YAML file. Raises WorkloadError that names the file, the place in it, the
-    value and what is allowed."""
+    """The predefined pool of this name, or else the pool in this YAML file. Raises WorkloadError with the file, the
+    field, the value and what is allowed."""
     pool = POOLS.get(named)
     if pool is None:
         try:

@@ -1,4 +1,5 @@
-"""The numbers of a run."""
+"""Summaries of runs: their numbers, the tables that `elastic-tfjob simulate` prints, and a lower bound for the mean JCT
+(job completion time)."""
 
 import heapq
 import os
@@ -32,28 +33,30 @@ __all__ = ["WORLDS", "least_mean_jct_s", "least_total_s", "print_catalogue", "pr
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in seconds, utilisations and `deadline_met` as fractions; None where a number has no meaning.
+    """The numbers of one run. Times are in seconds; utilisations and `deadline_met` are fractions; None means that a
+    number is not defined.
 
-    JCTs are over finished jobs. Queueing is all the time a job held nothing, of finished jobs. Utilisation is what
-    jobs held of the cluster from the first submission to the last finish, `cpu_used` what they used of its CPU (where
-    the speed model knows). `deadline_met` is of all jobs with a deadline. `forecast_error` is the median, over jobs
-    whose finish was forecast when they started, of |forecast - finish| / (finish - start); `forecast_within` how many
-    of them finished between the ends of the forecast's 90 % interval. `cpu_s` is process CPU time of the run, the one
-    number that differs from run to run.
+    JCTs (job completion times) cover finished jobs. Queueing time, also of finished jobs, is all time in which a job
+    held no resources. Utilisation is the share of the cluster that jobs held from the first submission to the last
+    finish; `cpu_used` is the share of its CPU that they used (if the speed model gives it). `deadline_met` covers all
+    jobs with a deadline. `forecast_error` is the median of |forecast - finish| / (finish - start) over jobs whose
+    finish was forecast when they started; `forecast_within` is the share of them that finished inside the forecast's 90
+    % interval. `cpu_s` is the CPU time of the run's process, the only number that differs between repeated runs.
 
-    `tardiness_s` is the mean, over finished jobs with a deadline, of the seconds after it. `wasted_cpu` is the part of
-    the CPU held that was not used. `losers` counts jobs that take longer than under the first profile of the run (same
-    seed), by more than a hundredth, `worst_loser` is by how much the worst does; None for the first profile itself.
-    `changes` counts what plans changed, by cause. `calibration` is what came of them, by cause and of `all`: of
-    changes after which the job trained for a minute or more, the median of |measured / expected speed - 1| (`error`)
-    and of measured / expected (`ratio`), and their `count`. `bound` is what no schedule's mean JCT is below (bound.py;
-    None where that is not known, or not all jobs finished). `preempted_jobs` is how many jobs were stopped at least
-    once, `lost_work_s` what it took to make the steps that were lost.
+    `tardiness_s` is the mean lateness over finished jobs with a deadline. `wasted_cpu` is the share of the CPU held
+    that was not used. `losers` is the number of jobs with a completion time more than 1 % longer than under the first
+    profile (same seed), and `worst_loser` the largest relative increase; both are None for the first profile itself.
+    `changes` is the number of changes in plans, by cause. `calibration` compares speeds, by cause and for `all`
+    changes: over changes after which the job trained for a minute or more, it has the median of |measured / expected
+    speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. `bound` is a lower bound for
+    the mean JCT of any schedule (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
+    `preempted_jobs` is the number of jobs stopped at least once, `lost_work_s` the training time of the steps that were
+    lost.
 
-    With a pool that lends nodes: `reclaim_preemptions` counts stops because a node went back, `scaled_in` jobs that
-    shrank for that instead; `loaned_node_hours` is how long nodes were lent, `loaned_used_hours` how long jobs were on
-    them; `unmet_inference` is the node-hours that the pool waited for nodes that it wanted back, and
-    `reclaim_latency_s` the same per node that went back.
+    With an inference pool: `reclaim_preemptions` is the number of preemptions for the return of a node, `scaled_in` the
+    number of jobs that shrank for it instead; `loaned_node_hours` are the node-hours lent, `loaned_used_hours` those
+    with jobs on the node; `unmet_inference` are the node-hours that the pool waited for nodes that it wanted back, and
+    `reclaim_latency_s` is the wait in seconds per returned node.
     """
 
     profile: str
@@ -100,7 +103,7 @@ class Summary:
 
 
 def summarise(outcome: RunResult, jobs: int) -> Summary:
-    """Of one run on a workload of `jobs` jobs."""
+    """The summary of one run on a workload of `jobs` jobs."""
     records = outcome.records
     done = [r for r in records if r.jct_s is not None]
     jcts = np.array([r.jct_s for r in done])
@@ -160,18 +163,19 @@ def _of_loans(outcome: RunResult) -> dict[str, Any]:
 
 
 LOSES = 0.01
-"""Who takes longer by no more than this part has not lost anything."""
+"""A job counts as a loser if its completion time is longer by more than this fraction."""
 
 
 def with_losers(summary: Summary, outcome: RunResult, beside: RunResult, loses: float = LOSES) -> Summary:
-    """The summary of `outcome` with who takes longer than in `beside` by more than this part."""
+    """The summary of `outcome` with the losers: the jobs that take longer than in `beside` by more than the fraction
+    `loses`."""
     usual = {r.key: r.jct_s for r in beside.records if r.jct_s}
     more = [r.jct_s / usual[r.key] - 1 for r in outcome.records if r.jct_s is not None and r.key in usual]
     return replace(summary, losers=sum(each > loses for each in more), worst_loser=max(more, default=None))
 
 
 def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[RunResult]) -> list[Summary]:
-    """With who takes longer than under the first profile of the same seed."""
+    """The summaries with the losers compared with the first profile of the same seed."""
     first: dict[int, RunResult] = {}
     return [
         summary
@@ -188,7 +192,7 @@ def _wasted(outcome: RunResult) -> float | None:
 
 
 def forecast_of(record: JobRecord) -> FinishTime | None:
-    """The finish that was forecast when the job started; None where nothing told one."""
+    """The finish time forecast when the job started; None if there was no forecast."""
     found = record.forecast.finish if record.forecast is not None else None
     return found if found is not None and found.expected_s < inf else None
 
@@ -199,7 +203,7 @@ def met(record: JobRecord) -> bool:
 
 
 def _share(used: float, all_: float) -> float | None:
-    """None where nothing of that resource was ever asked for."""
+    """The fraction `used / all_`; None if the resource does not exist or was never used."""
     return used / all_ if all_ > 0 and used > 0 else None
 
 
@@ -231,14 +235,14 @@ def job_rows(outcome: RunResult) -> Sequence[tuple[object, ...]]:
     ]
 
 
-# -- What `elastic-tfjob simulate` prints: what may be set, and the numbers of runs ------------------------------------
+# -- The output of `elastic-tfjob simulate`: the list of profiles and parameters, and the table of runs ----------------
 
 PIPE_WIDTH = 120
-"""Characters of a line where there is no terminal."""
+"""Line width in characters if the output is not a terminal."""
 
 
 def print_catalogue() -> None:
-    """Profiles and their parameters, speed models, placements and formats."""
+    """Print the profiles and their parameters, speed models, placements and formats."""
     common = ProfileParameters.model_fields
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
@@ -264,7 +268,8 @@ def print_catalogue() -> None:
 
 
 def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
-    """One row per run, or one column where the terminal is too narrow. Numbers that no run has are left out."""
+    """Print one row per run, or one column per run if the terminal is too narrow. Columns without a value in any run
+    are omitted."""
     headings = (
         *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
         *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
@@ -288,8 +293,8 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
 
 
 def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:
-    """Tables, row by row, that show these columns in so many characters: one with a row per run; or with a column per
-    run, and several of these where there are many runs."""
+    """Tables, as lists of rows, that show these columns in at most `width` characters: one table with a row per run, or
+    else tables with a column per run, as many tables as needed."""
     if not columns:
         return []
     if _width(columns) <= width:
@@ -304,7 +309,7 @@ def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[
 
 
 def _width(columns: Sequence[tuple[str, ...]]) -> int:
-    """As rich lays them out: a space on both sides of each value, but for the edges."""
+    """The width of the table as rich draws it: a space on both sides of each value, except at the edges."""
     return sum(max(map(len, column)) + 3 for column in columns) - 1
 
 
@@ -346,25 +351,25 @@ def _default(value: object) -> str:
             return str(value)
 
 
-# -- What mean job completion time no schedule is below, whatever it knows in advance ----------------------------------
-# Of each resource a job uses at least its work times the least that any of its sizes holds per step. With the whole
-# cluster as one machine that does one job after the other, the mean over all jobs is smallest where the one with least
-# left goes first (shortest remaining processing time; Schrage, 1968), and no schedule of the cluster is better than
-# that machine. Nor does any job end sooner than alone at its fastest size. Pauses, restarts and placement only add to
+# -- A lower bound for the mean job completion time of any schedule, even one with full knowledge ----------------------
+# For each resource, a job uses at least its number of steps times the smallest amount that any of its sizes holds per
+# step. If the whole cluster is one machine that runs one job at a time, the mean completion time is smallest when the
+# job with the shortest remaining processing time goes first (Schrage, 1968); no schedule of the real cluster is better
+# than this machine. Also, no job ends sooner than alone at its fastest size. Pauses, restarts and placement only add to
 # both.
 
 WORLDS: Final = frozenset({"fixed", "linear", "elasticflow", "ps", "ps-measured"})
-"""Speed models in which a job's speed is a matter of its size alone."""
-# Sizes of a job that are looked at; of one with more no bound is told.
+"""Speed models in which a job's speed depends on its size alone."""
+# The maximum number of sizes of a job. Jobs with more sizes have no bound.
 _MOST_SIZES: Final = 20_000
 
 Areas = tuple[float, float, float]
-"""Of CPU (millicores), memory (bytes), accelerators: what a step takes of each at the least, times its seconds."""
+"""The smallest resource-seconds of a step: CPU (millicores), memory (bytes), accelerators, each times seconds."""
 
 
 def least_mean_jct_s(jobs: Sequence[WorkloadJob], nodes: Iterable[Node], speed_model: SpeedModel) -> float | None:
-    """Seconds; None where speeds are no matter of size alone, there are no jobs, or one has no size at which it runs.
-    `nodes`: all that jobs may ever be given."""
+    """A lower bound for the mean job completion time, in seconds. None if speeds depend on more than size, if there are
+    no jobs, or if a job has no size at which it runs. `nodes`: all nodes that jobs may ever use."""
     if speed_model.name not in WORLDS or not jobs:
         return None
     each = [node.capacity for node in nodes]
@@ -391,7 +396,8 @@ def least_mean_jct_s(jobs: Sequence[WorkloadJob], nodes: Iterable[Node], speed_m
 
 
 def _cheapest(job: WorkloadJob, speed: TrueSpeed, capacity: Sequence[float]) -> tuple[float, Areas] | None:
-    """The fastest rate, and the least that a step takes of each resource, over all sizes that the cluster can hold."""
+    """The fastest rate, and the smallest resource-seconds of a step for each resource, over all sizes that fit the
+    cluster. None if no size runs."""
     fastest, least = 0.0, [inf, inf, inf]
     for size, held in _sizes(job):
         demand = (held.cpu, held.memory, held.accelerators)
@@ -404,7 +410,8 @@ def _cheapest(job: WorkloadJob, speed: TrueSpeed, capacity: Sequence[float]) -> 
 
 
 def _sizes(job: WorkloadJob) -> Iterator[tuple[dict[str, tuple[str, ...]], Resources]]:
-    """Each size, as if on one node, and what it holds; none where there are too many."""
+    """Each size, as a placement on one node, with the resources that it holds. Empty if there are more than _MOST_SIZES
+    sizes."""
     ranges = [range(group.minimum, group.maximum + 1) for group in job.groups]
     number = 1
     for each in ranges:
@@ -417,7 +424,8 @@ def _sizes(job: WorkloadJob) -> Iterator[tuple[dict[str, tuple[str, ...]], Resou
 
 
 def least_total_s(arrivals: Sequence[float], lengths: Sequence[float]) -> float:
-    """The sum of completion times on one machine, the job with least left first: the least that any order has."""
+    """The sum of completion times on one machine that runs the job with the least remaining work first. No other order
+    has a smaller sum."""
     total, now = -sum(arrivals), 0.0
     left: list[float] = []
     for arrival, length in [*sorted(zip(arrivals, lengths, strict=True)), (inf, 0.0)]:

@@ -1,7 +1,7 @@
-"""Which parameters of a profile do best on a workload: one parameter after the other, from its defaults. Pure.
+"""Tunes a profile's parameters for a workload by coordinate descent from the defaults, for `simulate --tune`.
 
-What is tried is measured on one part of the workload, and what is found is shown on another part, which nothing was
-chosen on. Coordinate descent is enough where a run takes seconds and parameters hardly depend on each other.
+The parameters are chosen on one part of the workload and reported on another part, which was not used for the choice.
+Coordinate descent is sufficient because a run takes seconds and the parameters hardly depend on each other.
 """
 
 import json
@@ -38,7 +38,7 @@ __all__ = [
 Goal = Literal["mean", "p95", "deadlines"]
 GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 Evaluate = Callable[[Sequence[ProfileParameters]], Sequence[float]]
-"""The costs of these parameters, each on all of the part that is tuned on."""
+"""A function that returns the cost of each parameter set on the whole tuning part."""
 
 LEFT: Final = frozenset(
     {
@@ -46,19 +46,19 @@ LEFT: Final = frozenset(
         *("pause_s", "rescale_pause_s", "prepare_cpu_s", "prepare_kept_cpu_s", "move_s"),
     }
 )
-"""Parameters that say what a cluster allows, what is known, and what a change costs, which is measured; not how to
-decide."""
+"""Parameters that are not tuned. They describe what the cluster allows, what is known, or the measured cost of a
+change, and not how the profile decides."""
 TIMES: Final = (0.25, 0.5, 2.0, 4.0)
 FROM_ZERO: Final = (0.05, 0.1, 0.2)
 SECONDS_FROM_ZERO: Final = (15.0, 60.0, 300.0)
 LEAST: Final = 0.005
-"""A change has to make the cost smaller by this part: less than that is chance."""
+"""The smallest relative decrease of the cost that counts as an improvement. Smaller differences are chance."""
 SWEEPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterTrial:
-    """One thing that was tried. `kept`: it is part of what is chosen, as far as that goes."""
+    """One value tried for a parameter. `kept`: the value became part of the best parameters so far."""
 
     parameter: str
     value: Any
@@ -67,14 +67,14 @@ class ParameterTrial:
 
 
 def tunable(parameters: ProfileParameters, given: Collection[str] = ()) -> list[str]:
-    """The parameters that can be tuned, but those that somebody has `given`."""
+    """The names of the parameters that can be tuned, without those that the user has `given`."""
     fields = type(parameters).model_fields
     return [name for name in fields if name not in LEFT and name not in given and variants(parameters, name)]
 
 
 def variants(parameters: ProfileParameters, name: str) -> list[tuple[Any, ProfileParameters]]:
-    """What to try of one parameter beside what it has, and the parameters with that: multiples of a number, the other
-    words, true for false. Values that the profile refuses are left out."""
+    """The other values to try for one parameter, each with the resulting parameters: multiples of a number, the other
+    choices of an enumeration, the opposite of a boolean. Values that the profile rejects are omitted."""
     now, kind = getattr(parameters, name), type(parameters).model_fields[name].annotation
     tried: Sequence[Any] = ()
     if isinstance(now, bool):
@@ -97,8 +97,8 @@ def variants(parameters: ProfileParameters, name: str) -> list[tuple[Any, Profil
 def tune(
     parameters: ProfileParameters, names: Sequence[str], evaluate: Evaluate, least: float = LEAST
 ) -> Iterator[tuple[ProfileParameters, list[ParameterTrial]]]:
-    """After each parameter that was looked at: what is best so far, and what was tried of it. It ends after two sweeps,
-    or one in which nothing was found."""
+    """Yields, after each parameter, the best parameters so far and the trials of this parameter. It stops after two
+    sweeps, or after one sweep without an improvement."""
     (best,) = evaluate([parameters])
     for _ in range(SWEEPS):
         found = False
@@ -118,8 +118,9 @@ def tune(
 
 
 def cost(summary: Summary, goal: Goal) -> float:
-    """What is to be small: seconds, or the part of deadlines that are missed (and of two that are alike the one with
-    the shorter mean). Infinite where a job does not finish."""
+    """The cost to minimise: seconds of completion time, or the share of deadlines missed (with the mean completion time
+    as tie-breaker). Infinite if a job does not finish. Raises ValueError for goal `deadlines` if no job has a
+    deadline."""
     mean = summary.avg_jct_s
     if mean is None or summary.finished < summary.jobs:
         return inf
@@ -129,13 +130,13 @@ def cost(summary: Summary, goal: Goal) -> float:
         return summary.p95_jct_s or inf
     if summary.deadline_met is None:
         raise ValueError("no job of this workload has a deadline: tune for mean or p95")
-    # A job in a thousand that misses its deadline weighs more than any completion time.
+    # One missed deadline per thousand jobs outweighs any difference in completion time.
     return 1 - summary.deadline_met + 1e-3 * mean / (mean + 86_400)
 
 
 def halves(jobs: Sequence[WorkloadJob]) -> tuple[tuple[WorkloadJob, ...], tuple[WorkloadJob, ...]]:
-    """The first half of a workload by time of arrival, to tune on, and the second, to report on. Raises ValueError
-    where there are too few jobs for that."""
+    """The first half of a workload by arrival time, for tuning, and the second half, for reporting. Raises ValueError
+    for fewer than 4 jobs."""
     if len(jobs) < 4:
         raise ValueError(f"{len(jobs)} jobs are too few to tune on one half and report on the other: 4 are needed")
     ordered = sorted(jobs, key=lambda job: job.submit_s)
@@ -144,20 +145,20 @@ def halves(jobs: Sequence[WorkloadJob]) -> tuple[tuple[WorkloadJob, ...], tuple[
 
 
 def differences(before: ProfileParameters, after: ProfileParameters) -> Mapping[str, Any]:
-    """What was changed, by name."""
+    """The changed parameters and their new values, by name."""
     return {name: value for name, value in after.model_dump().items() if value != getattr(before, name)}
 
 
 # -- `simulate --tune` -------------------------------------------------------------------------------------------------
-# Runs what is tried, tells it as it goes, and shows the result on the part that was held out.
+# Runs the trials, prints each one, and reports the chosen parameters on the held-out part.
 
 Runs = Callable[[Sequence[RunSpec]], Sequence[RunResult]]
-"""Runs them all; fewer outcomes, or partial ones, where it was interrupted."""
+"""A function that runs all specs. After an interrupt it returns fewer results, or partial ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Runs to tune on, and runs to report on; `words` say how the workload was divided."""
+    """The runs for tuning and the runs for reporting. `words` describes the division of the workload."""
 
     tuned_on: Sequence[RunSpec]
     held_out: Sequence[RunSpec]
@@ -167,9 +168,9 @@ class Parts:
 def tune_and_report(
     parts: Parts, given: Collection[str], goal: Goal, run: Runs, json_file: Path | None = None
 ) -> ProfileParameters:
-    """Tune the profile of the runs, but what was `given`. Prints what was tried and what it comes to; returns what was
-    chosen. Raises KeyboardInterrupt where the runs were stopped, after it has told the best so far; the JSON file then
-    has an empty `held_out`."""
+    """Tune the parameters of the runs' profile, except those `given`. Prints the trials and the result, and returns the
+    chosen parameters. If the runs were interrupted, it prints the best parameters so far and raises KeyboardInterrupt;
+    the JSON file then has an empty `held_out`. Raises ValueError if there is no parameter to tune."""
     name, first = parts.tuned_on[0].profile, parts.tuned_on[0].parameters
     names = tunable(first, given)
     if not names:
@@ -216,7 +217,7 @@ def _tell(name: str, changed: Mapping[str, object]) -> None:
 def _compare(
     parts: Parts, before: ProfileParameters, after: ProfileParameters, goal: Goal, run: Runs
 ) -> list[dict[str, object]]:
-    """Prints, and returns, how the part that was held out does with what the profile had, and with what was chosen."""
+    """Prints and returns the results on the held-out part, with the original and with the chosen parameters."""
     name = parts.held_out[0].profile
     two = [before, after] if before != after else [before]
     outcomes, runs = _outcomes(parts.held_out, two, run), len(parts.held_out)
@@ -235,7 +236,8 @@ def _compare(
 
 
 def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run: Runs) -> Sequence[RunResult]:
-    """Of the runs with the first that is tried, then of those with the next."""
+    """The results of all runs with the first parameters, then with the second ones, and so on. Raises KeyboardInterrupt
+    if a result is missing or partial."""
     asked = [replace(spec, parameters=parameters) for parameters in tried for spec in specs]
     outcomes = run(asked)
     if len(outcomes) < len(asked) or any(outcome.partial for outcome in outcomes):
@@ -249,7 +251,7 @@ def _summaries(outcomes: Sequence[RunResult], specs: Sequence[RunSpec]) -> list[
 
 
 def _costs(summaries: Sequence[Summary], runs: int, goal: Goal) -> list[float]:
-    """The mean of each so many runs."""
+    """The mean cost of each group of `runs` consecutive summaries."""
     costs = [cost(each, goal) for each in summaries]
     return [sum(costs[k : k + runs]) / runs for k in range(0, len(costs), runs)]
 

@@ -1,4 +1,5 @@
-"""What jobs hold of the cluster as time goes on: areas, samples, and bars of the Gantt chart."""
+"""Resource accounting of a simulation: resource-seconds held and used, samples over time, Gantt bars; and the
+comparison of expected with measured speeds after changes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,13 +16,14 @@ from elastic_tfjob.speed.model import SETTLED_S, Calibration, calibration
 
 
 class Utilisation:
-    """Of one run, kept in `outcome`. `trace`: samples and bars are kept, too."""
+    """The resource accounting of one run; results go to `outcome`. With `trace`, samples and Gantt bars are
+    recorded."""
 
     def __init__(self, outcome: RunResult, *, trace: bool) -> None:
         self.outcome = outcome
         self.trace = trace
         self.running = 0
-        """Jobs that hold something."""
+        """Number of jobs that hold resources."""
         self._until_s = outcome.first_s
         self._accelerators = 0
         self._cpu = 0
@@ -30,10 +32,10 @@ class Utilisation:
         self._lent: frozenset[str] = frozenset()
         self._unmet = self._lent_used = 0
         self._replicas: dict[str, int] = {}
-        """By node, where there is a pool that lends some."""
+        """Replicas by node; kept only if an inference pool lends nodes."""
 
     def hold(self, live: LiveJob, new: Placement, now: float) -> None:
-        """From now on the job holds `new`; its CPU is what `live.cpu_held` says already."""
+        """From now on the job holds the placement `new`. The caller has already set `live.cpu_held`."""
         self._account(now)
         self.running += bool(new) - bool(live.placement)
         self._accelerators -= live.accelerators
@@ -57,7 +59,7 @@ class Utilisation:
         self._cpu += live.cpu
 
     def lend(self, nodes: Mapping[str, Node], pools: Mapping[str, Pool], now: float) -> None:
-        """From now on these nodes are lent, and pools want so many back."""
+        """From now on the nodes marked as loaned are lent, and each pool wants `wanted` nodes back."""
         self._account(now)
         self._lent = frozenset(name for name, node in nodes.items() if node.loan == "loaned")
         self._unmet = sum(pool.wanted for pool in pools.values())
@@ -74,7 +76,7 @@ class Utilisation:
                 self._lent_used += bool(left) - bool(n)
 
     def use(self, live: LiveJob, busy: float, now: float) -> None:
-        """From now on the job uses so many CPUs."""
+        """From now on the job uses `busy` CPUs."""
         self._account(now)
         self._busy += busy - live.busy
         live.busy = busy
@@ -92,7 +94,7 @@ class Utilisation:
             self._until_s = now
 
     def sample(self, jobs: int, now: float) -> None:
-        """The cluster as it stands, with so many jobs in all."""
+        """Record a sample of the cluster, which has `jobs` waiting and running jobs in all."""
         if self.trace:
             self.outcome.samples.append(Sample(now, jobs - self.running, self.running, self._accelerators, self._cpu))
 
@@ -111,7 +113,7 @@ class Utilisation:
                 self._open[key, node] = Interval(node, key, now, now, after[node])
 
     def close(self) -> None:
-        """Account for what still runs when a run ends early."""
+        """Close the open Gantt bars at the end of the run, including a run that ends early."""
         now, outcome = self._until_s, self.outcome
         for interval in self._open.values():
             interval.end_s = max(now, interval.start_s)
@@ -121,13 +123,14 @@ class Utilisation:
             outcome.last_s = max(outcome.last_s, now)
 
 
-# -- What came of decisions: the speed that each change expected, beside the one that the job then had -----------------
+# -- Expected and measured speeds after each change --------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Stay:
-    """A job as a change left it, until the next one. `began_s`: since when it trains there, and with `steps` done;
-    None: not yet. `steps_per_s`: in the mean since then; None: it did not train there for long enough."""
+    """The period of a job between two changes. `began_s`: the time at which training started after the change, with
+    `steps` done by then; None: training has not started. `steps_per_s`: the mean speed since `began_s`; None: the job
+    did not train for long enough."""
 
     cause: Cause
     job: Job
@@ -140,27 +143,28 @@ class _Stay:
 
 
 class Stays:
-    """Of one run. Speeds are measured while it lasts and predicted after it, so that its CPU time is without that."""
+    """Compares expected with measured speeds in one run. Speeds are measured during the run. The expected speeds are
+    computed after it, so that the run's CPU time does not include them."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Stay] = {}
         self._measured: list[_Stay] = []
 
     def change(self, live: LiveJob, target: Assignment, snapshot: Snapshot) -> None:
-        """The job is about to be changed to `target`, by a plan for this Snapshot."""
+        """A plan for this Snapshot is about to change the job to `target`."""
         key, now = live.spec.key, snapshot.now
         self.end(live, now)
         if target.nodes and target.cause is not None:
             self._open[key] = _Stay(target.cause, snapshot.jobs[key], target, now, snapshot.history)
 
     def trains(self, live: LiveJob) -> None:
-        """The job trains as it was changed, from `observed_s` on."""
+        """The job trains in its changed state from `observed_s` on."""
         stay = self._open.get(live.spec.key)
         if stay is not None and stay.began_s is None:
             stay.began_s, stay.steps = live.observed_s, live.steps
 
     def end(self, live: LiveJob, now: float) -> None:
-        """The job ends, or is about to change."""
+        """The job ends or is about to be changed."""
         stay = self._open.pop(live.spec.key, None)
         if stay is None or stay.began_s is None or now - stay.began_s < SETTLED_S:
             return
@@ -168,11 +172,11 @@ class Stays:
         self._measured.append(stay)
 
     def lost(self, live: LiveJob) -> None:
-        """The job loses a node: what it does then says nothing about its speed."""
+        """The job loses a node. Its period is discarded, as its progress then says nothing about its speed."""
         self._open.pop(live.spec.key, None)
 
     def compared(self, nodes: Mapping[str, Node]) -> list[Compared]:
-        """Each change of which a speed was expected and measured."""
+        """All changes with both an expected and a measured speed."""
         found = []
         for stay in self._measured:
             past = stay.history.past(stay.job.spec.scope, stay.job.spec.model)
@@ -183,7 +187,7 @@ class Stays:
 
 
 def by_cause(compared: Iterable[Compared]) -> dict[str, Calibration]:
-    """The calibration of each cause, and of `all` changes."""
+    """The calibration for each cause, and for `all` changes together."""
     ratios: dict[str, list[float]] = defaultdict(list)
     for each in compared:
         for name in ("all", each.cause):

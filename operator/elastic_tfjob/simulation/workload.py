@@ -1,4 +1,5 @@
-"""Jobs as a workload file or a scenario describes them, before any speed model or policy."""
+"""Jobs as a workload file or a scenario describes them, independent of speed models and policies; and typed access to
+the rows of workload files."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ __all__ = ["BadValue", "Row", "bounds"]
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """l(k) = 1 / (b0 k + b1) + b2 after k steps (Optimus, EuroSys'18, equation 1)."""
+    """The training loss after k steps: l(k) = 1 / (b0 k + b1) + b2 (Optimus, EuroSys'18, equation 1)."""
 
     b0: float
     b1: float
@@ -24,10 +25,11 @@ class LossCurve:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadJob:
-    """`duration_s` is the run time at the declared size, `total_steps` the work; a speed model needs one of them.
+    """One job. `duration_s` is the run time in seconds at the declared size, `total_steps` the work; a speed model
+    needs one of them.
 
-    `estimated_s` is what the user says the duration is, if anything. `cpu_demand` is the CPUs that one replica would
-    use if it could (None: what it asks for). `line` is where the job stands in its file.
+    `estimated_s` is the user's estimate of the duration in seconds, if any. `cpu_demand` is the number of CPUs that one
+    replica can use (None: its CPU request). `line` is the line number of the job in its file.
     """
 
     key: str
@@ -59,7 +61,7 @@ T = TypeVar("T")
 
 
 class BadValue(Exception):
-    """A value of a row that cannot be used. `wrong` completes the sentence that begins with the value."""
+    """A value in a row is invalid. `wrong` is the predicate of the message: "VALUE `wrong`"."""
 
     def __init__(self, column: str, value: str, wrong: str) -> None:
         super().__init__(wrong)
@@ -68,18 +70,18 @@ class BadValue(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row with typed access; every accessor raises BadValue with the column and the value."""
+    """One row of a workload file. The accessors raise BadValue with the column and the value."""
 
     values: Mapping[str, str | None]
     line: int
     shared: dict[object, tuple[ReplicaGroup, ...]] = field(default_factory=dict)
-    """Equal groups are one object, so that thousands of jobs share them."""
+    """Cache of replica groups, so that thousands of jobs with equal groups share one object."""
 
     def has(self, column: str) -> bool:
         return bool((self.values.get(column) or "").strip())
 
     def either(self, column: str, other: str) -> str:
-        """The one of two names that the header has."""
+        """The name in the header: `column` if it is there, else `other`."""
         return column if column in self.values else other
 
     def text(self, column: str) -> str:
@@ -122,7 +124,7 @@ class Row:
 
 
 def bounds(row: Row, kind: str, count: int) -> tuple[int, int]:
-    """min_KIND and max_KIND, which default to the declared count."""
+    """The values of the columns min_KIND and max_KIND. Both default to the declared count."""
     low = row.maybe(f"min_{kind}", lambda c: row.whole(c, least=1), count)
     high = row.maybe(f"max_{kind}", lambda c: row.whole(c, least=1), count)
     if low > count:

@@ -1,1 +1,1 @@
-"""How fast jobs train at each size: measurements, models and predictions. Pure functions and values."""
+"""Training speeds of jobs by size: measurements, models and predictions. Pure functions and immutable values."""

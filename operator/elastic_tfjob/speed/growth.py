@@ -1,7 +1,8 @@
-"""Growth: how fast the training loss falls per step, so that a slow job does not look like a converged one.
+"""Growth: the decrease of the training loss per step. It is measured per step so that a slow job does not look
+converged.
 
-SpeCon (Mao et al., CLOUD'23, section 3) sorts jobs by the growth of their loss relative to its peak; what it needs is
-here, live from what programs report and in a simulation from each job's loss curve.
+SpeCon (Mao et al., CLOUD'23, section 3) classifies jobs by the growth of their loss relative to its peak. This module
+computes that value, in a live cluster from the programs' reports and in a simulation from each job's loss curve.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ LossState = Literal["absent", "finite", "nan", "inf"]
 """The loss of the last report: missing, finite, NaN, or infinite."""
 
 READING_S: Final = 10.0
-"""The least seconds between two readings, since a loss jitters from step to step."""
+"""The minimum number of seconds between two readings, since a loss jitters from step to step."""
 RECENT: Final = 5
 """The number of readings that are kept."""
 _MOST: Final = 1e300
@@ -25,7 +26,7 @@ _SMOOTHING: Final = 0.5
 
 
 def state_of(loss: float | None) -> LossState:
-    """What a loss is."""
+    """The state of a reported loss."""
     if loss is None:
         return "absent"
     if isnan(loss):
@@ -35,9 +36,9 @@ def state_of(loss: float | None) -> LossState:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`recent`: (steps, loss) of the last readings, the oldest first. `per_step`: how much the loss falls per step, an
-    exponential mean over readings, negative where it rises; `peak`: the largest of those means. `readings`: the number
-    of readings in the mean. `at_s`: the time of the last one."""
+    """The growth of one job's loss. `recent`: (steps, loss) of the last readings, the oldest first. `per_step`: the
+    decrease of the loss per step, an exponential mean over readings, negative if the loss rises; `peak`: the largest of
+    these means. `readings`: the number of readings in the mean. `at_s`: the time of the last one in seconds."""
 
     state: LossState = "absent"
     recent: tuple[tuple[float, float], ...] = ()
@@ -53,7 +54,7 @@ class Growth:
 
     @property
     def of_peak(self) -> float | None:
-        """The growth as a part of its peak: 1 at the peak, towards 0 as the job converges. None: not known yet."""
+        """The growth divided by its peak: 1 at the peak, approaching 0 as the job converges. None: not known yet."""
         return max(0.0, self.per_step) / self.peak if self.readings and self.peak > 0 else None
 
     @property
@@ -62,9 +63,9 @@ class Growth:
         return len(self.recent) == RECENT and all(a[1] < b[1] for a, b in pairwise(self.recent))
 
     def read(self, step: float, loss: float | None, at_s: float, state: LossState | None = None) -> "Growth":
-        """The growth after a report of this loss at this step. `state`: the state of the loss where it is known. A loss
-        that is not finite, is reported too early or without a new step, changes only the state. Where the step fell
-        (the job resumed from a checkpoint), the next growth counts from there."""
+        """The growth after a report of this loss at this step. `state`: the state of the loss, if it is known. A loss
+        that is not finite, or is reported too early or without a new step, changes only the state. After a decrease of
+        the step (the job resumed from a checkpoint), the next growth counts from the lower step."""
         now = state_of(loss) if state is None else state
         seen = self if now == self.state else replace(self, state=now)
         if now != "finite" or loss is None or (self.recent and at_s - self.at_s < READING_S):

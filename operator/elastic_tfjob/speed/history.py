@@ -1,8 +1,9 @@
-"""History: what finished jobs teach about later ones, which is their length and their speed at each size.
+"""History: measurements of finished jobs (number of steps, duration, speed at each size), used for later similar jobs.
 
-Jobs are grouped by scope (live: the namespace) and name (the model, else the stem of the job's name). Lessons of one
-scope are never used for another; else a tenant could slow down its neighbours, or spy on them.
-Everything is bounded, and the oldest goes first: lessons per name, names per scope, names in all, and sizes.
+Jobs are grouped by scope (in a live cluster, the namespace) and name (the model, else the stem of the job's name).
+Lessons of one scope are never used for another one; otherwise a tenant could slow down its neighbours, or spy on them.
+All numbers are bounded, and the oldest entries are dropped first: lessons per name, names per scope, names in all,
+sizes per lesson.
 """
 
 import re
@@ -16,21 +17,21 @@ from typing import Final
 __all__ = ["LESSONS", "NAMES", "SCOPES_NAMES", "SIZES", "History", "Lesson", "Past", "stem"]
 
 LESSONS: Final = 8
-"""Finished jobs of one name that are remembered."""
+"""The number of finished jobs stored per name."""
 NAMES: Final = 32
-"""Names of one scope that are remembered."""
+"""The number of names stored per scope."""
 SCOPES_NAMES: Final = 1024
-"""Names of all scopes together that are remembered."""
+"""The number of names stored for all scopes together."""
 SIZES: Final = 16
-"""Sizes of one job whose speeds are remembered."""
+"""The number of sizes per job whose speeds are stored."""
 ALIKE: Final = 0.9
-"""Speeds tell of sizes if they were measured with the same CPU, give or take a tenth."""
+"""Speeds are comparable if they were measured with the same CPU per worker, within about 10 %."""
 SPREAD: Final = 0.1
-"""The least relative error (one standard deviation) of what other jobs showed."""
+"""The minimum relative error (one standard deviation) of an estimate from other jobs."""
 ONE_SEEN: Final = 0.25
-"""That error where only one other job has shown it."""
+"""The relative error of an estimate from only one other job."""
 OTHER_CPU: Final = 0.5
-"""That error where it was shown with other CPU than is asked for."""
+"""The relative error of an estimate measured with a different CPU share."""
 
 Size = tuple[int, int]
 """(PSs, workers)."""
@@ -39,8 +40,9 @@ _TAIL: Final = re.compile(r"[-_.]?(?:[0-9]+|(?=[a-z]*[0-9])[a-z0-9]{4,10})$")
 
 
 def stem(name: str) -> str:
-    """A job's name without what tells its runs apart: trailing numbers, and what looks like a hash (4 to 10 letters and
-    digits with a digit among them, after a separator). `digits-7` and `digits-x4f2k` have the stem `digits`."""
+    """A job's name without the suffix that distinguishes its runs: trailing numbers, or something like a hash (4 to 10
+    letters and digits with at least one digit, after a separator). `digits-7` and `digits-x4f2k` have the stem
+    `digits`."""
     found = name
     while (shorter := _shorter(found)) and shorter != found:
         found = shorter
@@ -57,8 +59,9 @@ def _shorter(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One finished job. `steps` it took in all, `duration_s` in which it held replicas; steps per second by (PSs,
-    workers), and the millicores that a worker had then, where that is known. `id` tells it from others."""
+    """The measurements of one finished job: its number of `steps`, the seconds `duration_s` during which it held
+    replicas, its steps per second by (PSs, workers), and the millicores of a worker during these measurements, if
+    known. `id` identifies the job."""
 
     id: str
     steps: float | None = None
@@ -67,7 +70,7 @@ class Lesson:
     cpu: Mapping[Size, float] = field(default_factory=dict)
 
     def bounded(self) -> "Lesson":
-        """With what can be believed, and no more sizes than are remembered: the last ones."""
+        """The lesson without implausible values, and with only the last SIZES sizes."""
         rates = {s: r for s, r in self.rates.items() if isfinite(r) and r > 0 and s[1] > 0}
         rates = dict(islice(rates.items(), max(0, len(rates) - SIZES), None))
         cpu = {s: c for s, c in self.cpu.items() if s in rates and isfinite(c) and c > 0}
@@ -76,7 +79,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value, and its relative error: one standard deviation."""
+    """A value, and its relative error (one standard deviation)."""
 
     value: float
     relative_error: float
@@ -84,27 +87,27 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What the finished jobs of one name taught, the oldest first."""
+    """The lessons of the finished jobs of one name, the oldest first."""
 
     lessons: tuple[Lesson, ...]
 
     @property
     def steps(self) -> Estimate | None:
-        """Steps of a whole job."""
+        """The number of steps of a whole job."""
         return _estimate([each.steps for each in self.lessons if each.steps is not None])
 
     @property
     def duration_s(self) -> Estimate | None:
-        """Seconds for which a whole job held replicas."""
+        """The seconds during which a whole job held replicas."""
         return _estimate([each.duration_s for each in self.lessons if each.duration_s is not None])
 
     @property
     def sizes(self) -> set[Size]:
-        """Those whose speed is known."""
+        """The sizes with a known speed."""
         return {size for each in self.lessons for size in each.rates}
 
     def rate(self, size: Size, cpu: float | None = None) -> Estimate | None:
-        """Steps per second at this size; of those that were measured with about `cpu` millicores a worker, if any."""
+        """Steps per second at this size. Measurements with about `cpu` millicores per worker are preferred."""
         seen = [(each.rates[size], each.cpu.get(size)) for each in self.lessons if size in each.rates]
         if not cpu:
             return _estimate([rate for rate, _ in seen])
@@ -117,42 +120,44 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What finished jobs taught, by scope and name. A value: `learned` gives the next one."""
+    """The lessons of finished jobs by scope and name. The value is immutable; `learned` returns the next one."""
 
     _pasts: Mapping[str, Mapping[str, Past]] = field(default_factory=dict)
 
     def past(self, scope: str, name: str) -> Past | None:
-        """What this scope's jobs of this name taught."""
+        """The lessons of this scope's jobs of this name; None if there are none."""
         names = self._pasts.get(scope)
         return names.get(name) if names is not None and name else None
 
     def learned(self, scope: str, name: str, lesson: Lesson) -> "History":
-        """With one more lesson (`bounded` before, if others wrote it); itself where it says nothing or is known."""
+        """The history with one more lesson, or the same history if the lesson is empty or already known. A lesson from
+        an untrusted source must be `bounded` first."""
         names = self._pasts.get(scope, {})
         known = names[name].lessons if name in names else ()
         says = lesson.steps is not None or lesson.duration_s is not None or lesson.rates
         if not name or not says or any(each.id == lesson.id for each in known):
             return self
-        # What was learned last stands last: the first name of a scope is the one that nobody has run for longest.
+        # The latest lesson is last, so the first name of a scope is the one without a finished job for the longest
+        # time.
         others = {each: past for each, past in names.items() if each != name}
         others[name] = Past((*known, lesson)[-LESSONS:])
         if len(others) > NAMES:
             del others[next(iter(others))]
         pasts = {**self._pasts, scope: others}
         if len(others) > len(names) and sum(map(len, pasts.values())) > SCOPES_NAMES:
-            # The scope with most names gives one up, so that none can push out what others learned.
+            # The scope with the most names loses one, so that no scope can displace the names of other scopes.
             largest = max(pasts, key=lambda each: (len(pasts[each]), each))
             oldest = next(iter(pasts[largest]))
             pasts[largest] = {each: past for each, past in pasts[largest].items() if each != oldest}
         return History(pasts)
 
     def knows(self, scope: str, name: str, id_: str) -> bool:
-        """Whether this job's lesson is in it."""
+        """Whether the history has this job's lesson."""
         past = self.past(scope, name)
         return past is not None and any(lesson.id == id_ for lesson in past.lessons)
 
     def items(self) -> Iterator[tuple[str, str, Past]]:
-        """Scope, name and what is known, the oldest of a scope first."""
+        """Scope, name and lessons; within a scope the oldest name comes first."""
         for scope, names in self._pasts.items():
             for name, past in names.items():
                 yield scope, name, past
@@ -166,7 +171,7 @@ def _positive(value: float | None) -> float | None:
 
 
 def _estimate(values: Iterable[float]) -> Estimate | None:
-    """Their median; the error by how far they lie apart, as of a lognormal distribution."""
+    """The median of the values. The error is their spread as a lognormal distribution."""
     seen = list(values)
     if not seen:
         return None

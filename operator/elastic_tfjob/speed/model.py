@@ -1,4 +1,5 @@
-"""Speeds as a profile sees them: tables of measured speeds, the law of utilisation, finish times, and known sizes."""
+"""Speeds as a profile sees them: tables of measured speeds, the law of utilisation, finish times, the calibration of
+expected speeds, and the sizes with known speed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ __all__ = ["SETTLED_S", "Calibration", "SizeTable", "calibration", "counts_betwe
 
 
 class Speed(Protocol):
-    """How fast a job trains at a given size."""
+    """The training speed of a job by size."""
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         """Training steps per second with these replicas per type ("PS", "Worker", ...), or None when unknown."""
@@ -28,7 +29,7 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Steps per second by (PSs, workers); a size that was not measured has no speed."""
+    """Steps per second by (PSs, workers). A size that was not measured has no speed."""
 
     rates: Mapping[tuple[int, int], float]
 
@@ -36,21 +37,21 @@ class Table:
         return self.rates.get((counts.get("PS", 0), counts.get("Worker", 0)))
 
 
-# -- How much faster a job gets with more CPU, from how busy its replicas are ------------------------------------------
-# For sizes that were never measured.
+# -- The speedup of a job with more CPU, computed from the CPU utilisation of its replicas -----------------------------
+# It is used for sizes that were never measured.
 #
-# The law of utilisation: with u_t the part of its CPU that replica type t uses, a type that gets k_t times as much CPU
-# would use u_t / k_t of it at the same speed. What follows depends on whether the types work in turns or at once
-# (Lazowska et al., Quantitative System Performance, 1984, chapters 3 and 5):
+# The law of utilisation: let u_t be the fraction of its CPU that replica type t uses. A type that gets k_t times as
+# much CPU would use the fraction u_t / k_t of it at the same speed. The consequence depends on whether the types work
+# in turns or at once (Lazowska et al., Quantitative System Performance, 1984, chapters 3 and 5):
 #
 #     sum of u <= 1   in turns, one step is the sum of its parts:   1 / (1 - sum u + sum u_t / k_t)    (Amdahl)
 #     sum of u > 1    at once, the busiest one sets the pace:       max u / max (u_t / k_t)
 
 
 def speedup(use: Mapping[str, float], more: Mapping[str, float]) -> float:
-    """The factor on steps per second when types get `more` times the CPU they have (missing: the same); 1 if unknown.
+    """The factor on steps per second if types get `more` times their CPU (missing: the same); 1 if unknown.
 
-    `use` has the part of their CPU that the types use now, 0 to 1. A type that would get no CPU has no speed to tell.
+    `use` is the fraction of its CPU that each type uses now, 0 to 1. If a type would get no CPU, the speed is unknown.
     """
     if not any(use.values()) or any(more.get(type_, 1.0) <= 0 for type_ in use):
         return 1.0
@@ -61,7 +62,7 @@ def speedup(use: Mapping[str, float], more: Mapping[str, float]) -> float:
     return max(use.values()) / max(then.values())
 
 
-# -- When a job will finish, and between which times -------------------------------------------------------------------
+# -- The finish time of a job, with a 90 % interval --------------------------------------------------------------------
 
 Z90 = 1.645
 """Half width, in standard deviations, of a two-sided 90 % interval of a normal distribution."""
@@ -69,7 +70,7 @@ Z90 = 1.645
 
 @dataclass(frozen=True, slots=True)
 class FinishTime:
-    """Points on the clock of `now`, in seconds: expected, and the ends of a 90 % interval."""
+    """The expected finish time and the ends of its 90 % interval, in seconds on the clock of `now`."""
 
     expected_s: float
     earliest_s: float
@@ -77,7 +78,7 @@ class FinishTime:
 
 
 def predict(now: float, steps_left: float, steps_per_s: float, relative_error: float = 0.0) -> FinishTime:
-    """The finish at this speed; `relative_error` is the speed model's (its residual)."""
+    """The finish time at this speed. `relative_error` is the relative error of the speed model (its residual)."""
     if steps_left <= 0:
         return FinishTime(now, now, now)
     if steps_per_s <= 0:
@@ -91,7 +92,7 @@ def predict(now: float, steps_left: float, steps_per_s: float, relative_error: f
 # -- Calibration: how measured speeds compare with expected ones -------------------------------------------------------
 
 SETTLED_S: Final = 60.0
-"""How long a job must train after a change before its speed is compared with the expected one."""
+"""The seconds that a job must train after a change before its speed is compared with the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +105,23 @@ class Calibration:
 
 
 def calibration(ratios: Sequence[float]) -> Calibration:
-    """From at least one ratio of measured / expected speed."""
+    """The calibration from the ratios of measured / expected speed, of which there is at least one."""
     return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(ratios))
 
 
-# -- Known sizes: those among which a profile looks for the fastest, with their speeds ---------------------------------
+# -- Known sizes: the sizes with their speeds among which a profile searches for the fastest ---------------------------
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 EACH_UP_TO: Final = 24
-"""So many counts from the least are each tried, then ever fewer."""
+"""The number of smallest counts that are all tried; above them the counts become sparser."""
 STRIDE: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class SizeTable:
-    """PSs, workers and steps per second of each size; the speed is above 0."""
+    """PSs, workers and steps per second of each size. All speeds are above 0."""
 
     ps: Ints
     workers: Ints
@@ -128,7 +129,7 @@ class SizeTable:
 
 
 def counts_between(least: int, most: int) -> list[int]:
-    """The counts of replicas that are tried, both ends among them: of many their number grows with the logarithm."""
+    """The replica counts that are tried, including both ends. For large ranges their number grows logarithmically."""
     counts = list(range(least, min(most, least + EACH_UP_TO) + 1))
     while counts[-1] < most:
         counts.append(min(most, int(counts[-1] * STRIDE) + 1))
@@ -137,7 +138,7 @@ def counts_between(least: int, most: int) -> list[int]:
 
 @lru_cache(maxsize=256)
 def grid(ps: tuple[int, int], workers: tuple[int, int]) -> tuple[Ints, Ints]:
-    """PSs and workers of every size that is tried; jobs of equal bounds share them."""
+    """PSs and workers of every size that is tried. Jobs with equal bounds share these arrays."""
     p, w = (np.array(counts_between(*bounds), dtype=np.int64) for bounds in (ps, workers))
     found = np.repeat(p, len(w)), np.tile(w, len(p))
     for axis in found:
@@ -148,8 +149,8 @@ def grid(ps: tuple[int, int], workers: tuple[int, int]) -> tuple[Ints, Ints]:
 def known_sizes(speed: Speed, ps: tuple[int, int], workers: tuple[int, int]) -> SizeTable:
     """The sizes within these bounds (least, most) whose speed is known.
 
-    Where no fit is trusted these are the measured ones: the belief at any other is the speed of the nearest, with which
-    a search among all of them would take the cheapest for as fast as the fastest.
+    Without a trusted fit these are the measured sizes. Any other size is believed to have the speed of the nearest
+    measured one, so a search over all sizes would take the cheapest one to be as fast as the fastest.
     """
     if isinstance(speed, OnlineSpeed) and (speed.fit is None or not speed.fit.confident):
         return _measured(speed, ps, workers)

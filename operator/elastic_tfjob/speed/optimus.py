@@ -1,12 +1,12 @@
-"""Optimus' speed model of PS training, fitted to what was seen.
+"""Optimus' speed model of parameter-server (PS) training, fitted to measured speeds.
 
 f(p, w) in steps per second with p parameter servers and w workers (Peng et al., EuroSys'18, section 3.2):
 
     synchronous   1/f = a/w + b + c w/p + d w + e p     (a holds the total batch, which is the same at every size)
     asynchronous  w/f = a + b w/p + c w + d p
 
-All coefficients are at least 0. Inverted like this both are linear in them: a non-negative least squares fit of
-relative errors. Jobs without PSs lose the terms in p.
+All coefficients are at least 0. In this inverted form both formulas are linear in the coefficients, so they are fitted
+by non-negative least squares of relative errors. For jobs without PSs the terms in p are omitted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ Mode = Literal["sync", "async"]
 Array = NDArray[np.float64]
 
 POINTS_NEEDED: dict[Mode, int] = {"sync": 5, "async": 4}
-"""Different sizes that must have been seen before a fit is trusted: as many as coefficients."""
+"""The number of different measured sizes that a trusted fit needs: the number of coefficients."""
 RESIDUAL_TRUSTED = 0.25
-"""Largest root mean square relative error of a fit that is trusted; good fits have 0.05 to 0.2."""
+"""The largest root mean square relative error of a trusted fit. Good fits have 0.05 to 0.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class OptimusFit:
-    """Coefficients, the number of different sizes they rest on, and the root mean square relative error there."""
+    """A fit: its coefficients, the number of different measured sizes, and the root mean square relative error
+    there."""
 
     mode: Mode
     coefficients: tuple[float, ...]
@@ -49,7 +50,7 @@ class OptimusFit:
         return self.points >= POINTS_NEEDED[self.mode] and self.residual <= RESIDUAL_TRUSTED
 
     def predict(self, ps: int, workers: int) -> float:
-        """Steps per second. 0 without workers, or where nothing is known of the size's cost."""
+        """Steps per second. 0 without workers, or if all terms of the size are 0."""
         if workers <= 0:
             return 0.0
         cost = float(np.dot(basis(self.mode, ps, workers), self.coefficients))
@@ -58,7 +59,7 @@ class OptimusFit:
         return (1 if self.mode == "sync" else workers) / cost
 
     def predict_all(self, ps: NDArray[np.int64], workers: NDArray[np.int64]) -> Array:
-        """`predict` of many sizes at once."""
+        """`predict` for many sizes at once."""
         per_ps = np.divide(workers, ps, out=np.zeros(len(ps)), where=ps > 0)
         some, whole = np.maximum(workers, 1), np.ones(len(ps))
         parts = [whole, per_ps, workers, ps] if self.mode == "async" else [1 / some, whole, per_ps, workers, ps]
@@ -69,9 +70,9 @@ class OptimusFit:
 
 @dataclass(frozen=True, slots=True)
 class OnlineSpeed:
-    """What a policy believes: a measured size overrides the fit; without a fit, or confidence in it, the
-    nearest measured size speaks (so no gain is expected where nothing is known); None before any measurement.
-    `cpu` is what one worker held, in millicores, when a size was measured, where that is known.
+    """The speed as a policy believes it. A measured size overrides the fit. Without a trusted fit, a size has the speed
+    of the nearest measured size, so no gain is expected without knowledge. None before any measurement. `cpu` is the
+    millicores of one worker when a size was measured, if known.
     """
 
     measured: Mapping[tuple[int, int], float]
@@ -91,16 +92,16 @@ class OnlineSpeed:
 
 
 def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpeed:
-    """The belief after these observations; later ones of the same size replace earlier ones."""
+    """The belief after these observations. Later observations of a size replace earlier ones."""
     return believe({(o.ps, o.workers): o.steps_per_s for o in observations}, mode)
 
 
 def believe(
     seen: Mapping[tuple[int, int], float], mode: Mode = "sync", cpu: Mapping[tuple[int, int], float] | None = None
 ) -> OnlineSpeed:
-    """The belief after these steps per second by (PSs, workers), and what CPU a worker held then (millicores).
+    """The belief from these steps per second by (PSs, workers) and the millicores of a worker at each size.
 
-    Sizes without workers or speed say nothing.
+    Sizes without workers or without speed are ignored.
     """
     measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
     enough = len(measured) >= POINTS_NEEDED[mode]
@@ -124,8 +125,8 @@ def basis(mode: Mode, ps: int, workers: int) -> Array:
 
 
 def nnls(a: Array, b: Array) -> Array:
-    """min |a x - b| over x >= 0, exact for the few columns here: the best of all least squares solutions on a subset
-    of columns that come out non-negative (the optimum is one of them).
+    """Minimises |a x - b| over x >= 0. The result is exact for the few columns here: it is the best of the non-negative
+    least squares solutions over all subsets of columns (the optimum is one of them).
     """
     columns = a.shape[1]
     best, best_error = np.zeros(columns), float(np.sum(b**2))

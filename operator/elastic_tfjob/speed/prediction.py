@@ -1,23 +1,24 @@
-"""Prediction: how fast a job will be at any size and with any CPU, and how certain that is.
+"""Prediction: the expected speed of a job at any size and with any CPU, with its relative error.
 
-The best source is used: a measurement at that size, preferably with the CPU that workers will hold; then the fit over
-measurements (optimus.py); then the more certain one of the law of utilisation from the present size (model.py) and of
-finished jobs of the same model (history.py); last a prior: twice the workers and PSs are 2^0.8 times as fast.
+The best available source is used: a measurement at that size, preferably with the CPU that workers will hold; then the
+fit over measurements (optimus.py); then the more certain one of two sources, the law of utilisation from the present
+size (model.py) and finished jobs of the same model (history.py); last a prior: doubling workers and PSs gives 2^0.8
+times the speed.
 
-The law takes no account of what workers cost each other, so it is a bound. What is expected is that by the terms of
-Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p): each worker takes the whole model from the PSs
-and brings it back, so that their work goes with the number of workers; and of a worker's own work one part is split
-among workers, and the other is the same at each number of them. How much is which is not known: half is counted as
-split. Time in which nothing computes is taken to stay: it is longer with more workers where it is the network's, and
-shorter where it is CPU that a replica cannot use.
+The law ignores the costs that workers cause for each other, so it is an upper bound. The expected speed applies it to
+the terms of Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p). Each worker gets the whole model
+from the PSs and sends it back, so the PSs' work is proportional to the number of workers. One part of a worker's own
+work is divided among workers, the other part is the same for any number of workers. The proportion is unknown; half is
+counted as divided. Time in which no replica computes is assumed constant: it would be longer with more workers if it is
+network time, and shorter if it is CPU that a replica cannot use.
 
-What was measured outweighs the law. A larger size that was slower, with CPU like now, tells of the sizes on the way to
-it and beyond it, too: the law is raised to the power that fits there. Where that was with other CPU than now, the law
-is believed for one replica more and for no larger step: that is a probe. So it is where pods whose CPU use is not known
-run beside the job (`unseen`), until any other size was measured, which then tells the power.
+Measurements outweigh the law. A larger size that was slower with similar CPU also informs about the sizes between and
+beyond: the law is raised to the power that fits this measurement. If the CPU was different, the law is believed for one
+additional replica only, as a probe. The same holds if pods with unknown CPU use run beside the job (`unseen`), until
+any other size has been measured, which then determines the power.
 
-The errors of each source are one standard deviation, relative. tests/unit/simulation/test_forecasts.py holds them
-against what the simulator's jobs really do.
+The error of each source is relative and one standard deviation. tests/unit/simulation/test_forecasts.py compares these
+errors with the true speeds of simulated jobs.
 """
 
 from collections.abc import Mapping
@@ -32,48 +33,49 @@ from elastic_tfjob.speed.optimus import OnlineSpeed
 __all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
 
 Source = Literal["measured", "fitted", "told", "utilisation", "history", "estimated", "prior"]
-"""Where a speed is from. `told`: by the simulator's oracle; `estimated`: from the duration that a user expects."""
+"""The source of a speed. `told`: the simulator's oracle; `estimated`: the duration that a user expects."""
 
 PRIOR_EXPONENT: Final = 0.8
 LEAST_SLOWER: Final = 0.05
-"""A larger size was slower by so much at least. Less is noise: speeds are remembered to two digits."""
+"""The minimum relative difference by which a larger size counts as slower. Less is noise: speeds are stored with two
+digits."""
 LEAST_CHANGE: Final = 0.1
-"""Logarithm of the law of utilisation from which on a measured size shows how much of the law is true."""
+"""A measured size determines the power of the law of utilisation only if the logarithm of the law is at least this."""
 MEASURED_ERROR: Final = 0.05
 UTILISATION_ERROR: Final = 0.25
-"""The least of the law of utilisation."""
+"""The minimum relative error of the law of utilisation."""
 ESTIMATED_ERROR: Final = 0.4
 PRIOR_ERROR: Final = 0.5
-"""Of each doubling or halving of workers, or of PSs; no less for a part of one."""
+"""The relative error for each doubling or halving of workers or of PSs, and at least this much for a smaller change."""
 
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Steps per second; the relative error is one standard deviation."""
+    """A speed in steps per second, with its relative error (one standard deviation) and source."""
 
     steps_per_s: float
     relative_error: float
     source: Source
 
     def times(self, factor: float, error: float = 0.0) -> "Rate":
-        """So many times as fast, with the error of that factor beside its own."""
+        """The rate multiplied by `factor`. The factor's error is added to the rate's own error."""
         return Rate(self.steps_per_s * factor, (self.relative_error**2 + error**2) ** 0.5, self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is known of one job's speed.
+    """The knowledge about one job's speed.
 
-    `counts`: replicas per type that it has now, and `steps_per_s` there (0: none yet). `use`: the part of their CPU
-    that the types use. `held`: millicores of a replica by type, in the mean, now; for a job that holds nothing, what it
-    requests. `speed`: what it showed at other sizes, or the truth where a policy is told. `past`: what jobs of the same
-    name showed. `estimate`: a size, and the speed that the user's words come to there. `accelerator`: speed of the
-    slowest accelerator that it runs on, 1 is the usual one. A size that was measured with other CPU tells only that it
-    is not better, or not worse, than by `min_gain`. Not `limited`: CPU is a weight, which says nothing of how much a
-    replica gets, as that depends on what others on the node want. `unseen`: pods whose CPU use is not known run on its
-    nodes.
+    `counts`: the current replicas per type, and `steps_per_s` the speed there (0: none yet). `use`: the fraction of
+    their CPU that the types use. `held`: the mean millicores of a replica by type now; for a job that holds nothing,
+    its requests. `speed`: the measurements at other sizes, or the true speed if the policy has the oracle. `past`: the
+    lessons of jobs of the same name. `estimate`: a size, and the speed there that follows from the user's expected
+    duration. `accelerator`: the speed of the slowest accelerator that the job runs on, relative to the usual one. A
+    size measured with a different CPU share shows only that it is better, or worse, by at most `min_gain`. Not
+    `limited`: CPU is a weight, which does not determine how much a replica gets, as that depends on the demand of other
+    jobs on the node. `unseen`: pods with unknown CPU use run on the job's nodes.
     """
 
     counts: Counts
@@ -89,7 +91,7 @@ class Prediction:
     unseen: bool = False
 
     def factor(self, counts: Counts) -> float:
-        """Steps per second at `counts` relative to those now, from the job itself alone; 1 where it shows nothing."""
+        """Steps per second at `counts` relative to the current ones, from the job's own data alone; 1 without data."""
         known = self._own_factor(counts)
         return known[0] if known is not None else 1.0
 
@@ -100,11 +102,11 @@ class Prediction:
         accelerator: float | None = None,
         worker: float | None = None,
     ) -> Rate | None:
-        """The speed with these replicas, each with `cpu` millicores by type (missing: what it holds now), on
-        accelerators of this speed (None: as now). `worker`: the millicores that a worker will hold, where that is known
-        and what was measured with as much speaks; where replicas share CPU, `cpu` goes by what they can use. None:
-        nothing is known. With another weight the job is expected to be as fast as with the one that it has, with the
-        least error of the law of utilisation."""
+        """The speed with these replicas, each with `cpu` millicores by type (missing: the current value), on
+        accelerators of this speed (None: as now). `worker`: the millicores that a worker will hold, if known;
+        measurements with as much CPU are then used. If replicas share CPU, `cpu` is the CPU that they can use. None:
+        nothing is known. If CPU is a weight, another weight is expected to give the same speed, with the minimum error
+        of the law of utilisation."""
         if not self.limited and cpu and any(cpu.get(t, held) != held for t, held in self.held.items()):
             same = self.at(counts, None, accelerator, worker)
             return same.times(1.0, UTILISATION_ERROR) if same is not None else None
@@ -116,7 +118,7 @@ class Prediction:
         return rate.times(then / self.accelerator)
 
     def _running(self, counts: Counts, cpu: Mapping[str, float], holds: float | None) -> Rate:
-        """From the speed at the present size."""
+        """The prediction from the speed at the current size."""
         now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
         more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
@@ -144,7 +146,7 @@ class Prediction:
         return _scaled(now, size_of(self.counts), size)
 
     def _elsewhere(self, counts: Counts, cpu: Mapping[str, float]) -> Rate | None:
-        """Of a job that does not train now."""
+        """The prediction for a job that does not train now."""
         size, speed, worker = size_of(counts), self.speed, cpu.get("Worker", self.held.get("Worker"))
         measured: Mapping[Size, float] = {}
         if isinstance(speed, OnlineSpeed):
@@ -171,7 +173,7 @@ class Prediction:
         return None
 
     def _own_factor(self, counts: Counts) -> tuple[float, Source, float] | None:
-        """The factor, where it is from and its error; None where CPU use is not known and nothing else either."""
+        """The factor, its source and its error; None if neither CPU use nor anything else is known."""
         size, speed = size_of(counts), self.speed
         if isinstance(speed, OnlineSpeed):
             if size in speed.measured and self._alike(speed, size):
@@ -190,14 +192,14 @@ class Prediction:
         return law ** (1.0 if power is None else power), "utilisation", UTILISATION_ERROR
 
     def _law(self, counts: Counts, more_cpu: Mapping[str, float] | None = None) -> tuple[float, float | None]:
-        """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that is
-        true for this job; None: that is not known, so where the law is weak it goes one step far."""
+        """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that
+        fits this job. None: the power is unknown, so if the law is unreliable, it is applied for one replica only."""
         shown = self._shown(size_of(counts))
         more = self._more(counts if shown is not None else self._probed(counts))
         return speedup(self.use, {t: n * (more_cpu or {}).get(t, 1.0) for t, n in more.items()}), shown
 
     def _likely(self, counts: Counts, more_cpu: Mapping[str, float]) -> float:
-        """What is expected where the law says what is possible."""
+        """The expected factor, for which the law of utilisation gives the upper bound."""
         more = self._more(self._probed(counts))
         workers = more.get("Worker", 1.0)
         for type_, n in more.items():
@@ -208,14 +210,14 @@ class Prediction:
         return speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in more.items()})
 
     def _probed(self, counts: Counts) -> Counts:
-        """As far towards these as the law is believed."""
+        """The counts between the current ones and `counts` up to which the law is believed."""
         disproved = isinstance(self.speed, OnlineSpeed) and self._slower(self.speed)
         if not (self.unseen or disproved):
             return counts
         return {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
 
     def _measured_with(self, size: Size, holds: float) -> Rate | None:
-        """What was measured at that size, if workers held about as much CPU then."""
+        """The speed measured at this size, if workers held about `holds` millicores then."""
         speed = self.speed
         if not isinstance(speed, OnlineSpeed) or not (held := speed.cpu.get(size)) or not holds:
             return None
@@ -224,18 +226,18 @@ class Prediction:
         return Rate(speed.measured[size], MEASURED_ERROR, "measured")
 
     def _alike(self, speed: OnlineSpeed, size: Size) -> bool:
-        """Whether the speed that was measured at a size is what the job would have there now."""
+        """Whether the job would still have the speed that was measured at this size."""
         here = self.held.get("Worker", 0.0)
         cpu = speed.cpu.get(size, here)
-        # A good speed with more CPU than a worker holds now says nothing about that size, nor a poor one with so much
-        # less that the job would be slower here, too.
+        # A good speed measured with more CPU per worker than now says nothing about the size. Neither does a poor speed
+        # measured with so much less CPU that the job would be slower at its current size, too.
         good = speed.measured[size] / self.steps_per_s >= 1 + self.min_gain
         return cpu <= here / ALIKE if good else self._enough(size, cpu, here)
 
     def _shown(self, size: Size) -> float | None:
-        """The power of the law of utilisation that fits what was measured, at the size nearest to `size` that shows it:
-        a larger one that was slower; beside `unseen` pods any. At most 1, as the law is a bound, and at least -1. None:
-        none does."""
+        """The power of the law of utilisation that fits the measurement nearest to `size`. Only larger sizes that were
+        slower are used; beside `unseen` pods, any size. The power is at most 1, as the law is an upper bound, and at
+        least -1. None: there is no such measurement."""
         speed, now = self.speed, size_of(self.counts)
         if not isinstance(speed, OnlineSpeed) or not self.steps_per_s:
             return None
@@ -248,8 +250,8 @@ class Prediction:
         return powers[_nearest(powers, size)] if powers else None
 
     def _slower(self, speed: OnlineSpeed) -> list[Size]:
-        """The larger sizes that were slower than this one, and would have been with as much CPU as it has: a speed
-        grows in proportion to CPU at most."""
+        """The larger sizes that were slower than this one, and would have been slower with the same CPU, given that
+        speed is at most proportional to CPU."""
         ps, workers = now = size_of(self.counts)
         here, found = self.held.get("Worker", 0.0), []
         for size, rate in speed.measured.items():
@@ -265,9 +267,10 @@ class Prediction:
         return speedup(self.use, self._more(then))
 
     def _enough(self, size: Size, cpu: float, here: float) -> bool:
-        """Whether workers at a size had CPU enough for it to be known by that, beside `here` millicores of each now: as
-        much each, or so much that the job would be as fast here with it; or, of a larger size, as much together, since
-        replicas that are added get what they request."""
+        """Whether the workers had enough CPU for the measurement at this size to be valid, compared with `here`
+        millicores per worker now. Enough is as much CPU per worker, or so much that the job would be as fast at its
+        current size with it; for a larger size also as much CPU in total, since added replicas get what they
+        request."""
         now = size_of(self.counts)[1]
         if cpu >= here * ALIKE or (size[1] > now and cpu * size[1] >= here * now * ALIKE):
             return True
@@ -287,7 +290,8 @@ def _nearest(sizes: Mapping[Size, float], size: Size) -> Size:
 
 
 def _scaled(rate: Rate, known: Size, size: Size) -> Rate:
-    """From one size to another by the prior: by the geometric mean of workers and PSs, where there are PSs."""
+    """The rate scaled from one size to another by the prior: by the number of workers, or with PSs by the geometric
+    mean of workers and PSs."""
     if size == known:
         return rate
     workers, servers = max(1, size[1]) / max(1, known[1]), max(1, size[0]) / max(1, known[0])

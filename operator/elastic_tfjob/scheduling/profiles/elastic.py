@@ -1,8 +1,8 @@
 """elastic: one profile for a whole cluster, composed of the steps of deadline, kips, specon and the loans of aryl.
 
-In order of precedence: nodes go back to pools that want them; sizes that jobs must have; deadlines; replicas where they
-add most speed; waiting jobs; CPU of crowded nodes by remaining work; idle CPU for jobs that use all of theirs. See
-docs/designs/elastic.md.
+In order of precedence: the return of nodes to pools that want them; sizes that jobs must have; deadlines; replicas for
+the jobs that gain most speed; waiting jobs; CPU of crowded nodes by remaining work; idle CPU for jobs that use all of
+their own. See docs/designs/elastic.md.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -73,8 +73,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EarliestDeadlineToCome(Order):
-    """By deadline. A deadline that has passed is ignored; else a job with a deadline of one second would stay first
-    forever. A round is due when a first start has settled."""
+    """Jobs in the order of their deadlines. A deadline that has passed is ignored; otherwise a job with a deadline of
+    one second would stay first forever. A round is due when a first start has settled."""
 
     settle_s: float
 
@@ -91,12 +91,14 @@ class EarliestDeadlineToCome(Order):
 # -- Planned jobs: those with deadlines, and those whose speed at other sizes is known ---------------------------------
 
 MEASURED: Final = 5
-"""With speeds at this many sizes the speed at other sizes is known: one more than Optimus' formula has coefficients."""
+"""The number of measured sizes from which on the speed at other sizes counts as known: the number of coefficients of
+Optimus' formula."""
 
 
 def told(job: Job) -> bool:
-    """Whether the job's speed at other sizes is known, other than from CPU use. Other jobs grow by CPU use: the
-    behaviour of a running program says more than speeds that were measured with a different CPU share."""
+    """Whether the job's speed at other sizes is known from a source other than CPU use. The remaining jobs grow by CPU
+    use, because the behaviour of the running program is more reliable than speeds measured with a different CPU
+    share."""
     if isinstance(job.speed, OnlineSpeed):
         return bool(job.placement) and not job.cpu_use and len(job.speed.measured) >= MEASURED
     return job.speed is not None
@@ -118,11 +120,11 @@ class PlannedJobs:
 
 
 def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
-    """Deadlines first, then replicas where they add most. Other jobs do not change, unless with their room more
-    deadlines are met, or fewer jobs are stopped."""
+    """Plan deadlines first, then replicas for the jobs that gain most speed. Jobs that are not planned do not change,
+    unless more deadlines are met or fewer jobs are stopped with their resources."""
 
     def free(job: Job) -> bool:
-        """Not a job in growth backoff, which keeps the size that was faster."""
+        """Whether the job may change. A job in growth backoff keeps the size that was faster."""
         return told(job) or not job.placement or growth_backoff_over(job, round_)
 
     deadline_round = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
@@ -160,8 +162,8 @@ def _promised(deadline_round: DeadlineRound) -> DeadlineRound:
 
 
 def keep_running(deadline_round: DeadlineRound) -> int:
-    """Running jobs keep at least their least size where deadlines leave room: no job is stopped for a gain in speed.
-    Returns the number of stopped jobs."""
+    """Let running jobs keep at least their smallest size if deadlines leave capacity for it, so that no job is stopped
+    for a gain in speed. Returns the number of stopped jobs."""
     room, held, stops = deadline_round.room_now(), NOTHING, 0
     for job_case in deadline_round.cases:
         if job_case.row or not job_case.job.placement:
@@ -177,8 +179,8 @@ def keep_running(deadline_round: DeadlineRound) -> int:
 
 
 def keep_size(deadline_round: DeadlineRound) -> None:
-    """A job whose speed at other sizes is only expected keeps its size, or starts at the declared one, where there is
-    room. It grows by CPU use, not by that expectation."""
+    """Let jobs whose speed at other sizes is only expected keep their size, or start at the declared one, if it fits.
+    They grow by CPU use, not by the expected speed."""
     for job_case in deadline_round.cases:
         if not _by_use(job_case):
             continue
@@ -245,8 +247,8 @@ class ElasticSettings(ElasticParameters):
     moves: int = Field(2, ge=0, le=100, description="most moves of one job from crowded nodes to idle CPU")
 
 
-# -- The jobs that give and grow by how busy their replicas are, as under kips -----------------------------------------
-# Their speed at other sizes is not told.
+# -- Jobs that give replicas and grow by their CPU use, as under kips --------------------------------------------------
+# Their speed at other sizes is unknown.
 
 
 class Unplanned(IdleFirst):
@@ -265,7 +267,7 @@ class Unplanned(IdleFirst):
 
 
 class Resizing(Adjustment):
-    """The shared value of the steps of kips, with other donors."""
+    """The shared state of the steps of kips, with the donors of `Unplanned`."""
 
     def __init__(self, round_: Round, settings: KipsParameters) -> None:
         self.donors = Unplanned(round_, settings)
@@ -273,7 +275,7 @@ class Resizing(Adjustment):
 
 
 def restore(resizing: Resizing) -> None:
-    """A busy job below its declared size gets that size: from free capacity, else from idle or surplus replicas of
+    """Give busy jobs below their declared size that size, from free capacity or else from idle or surplus replicas of
     other jobs. So no job stays small because it started on a full cluster."""
     if resizing.blocked:
         return
@@ -296,7 +298,7 @@ def restore(resizing: Resizing) -> None:
 
 
 def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
-    """Whether the gain in speed is worth the cost, as for growth."""
+    """Whether the gain in speed is worth the cost of the resize, with the same rule as for growth."""
     settings, total = resizing.settings, usable_total(resizing.round)
     faster = growth(resizing, job).factor(counts)
     held = job.spec.demand(job.counts).dominant_share(total)
@@ -306,7 +308,7 @@ def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
 
 
 def leave_ranked(adjustment: Adjustment) -> None:
-    """Jobs that hold CPU by their rank on a crowded node keep it."""
+    """Let jobs keep the CPU that they hold by their rank on a crowded node."""
     round_ = adjustment.round
     load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
     there = {key: round_.job(key) for name in load.crowded() for key in load.there[name]}
@@ -315,7 +317,7 @@ def leave_ranked(adjustment: Adjustment) -> None:
 
 
 def grow_unplanned(adjustment: Adjustment) -> None:
-    """`grow` of kips, for jobs that `restore` has not changed."""
+    """The step `grow` of kips, for jobs that `restore` has not changed."""
     round_ = adjustment.round
     adjustment.short = [job for job in adjustment.short if not told(job) and round_.placement(job) == job.placement]
     grow(adjustment)
@@ -366,5 +368,5 @@ class ElasticProfileParameters(ElasticSettings):
         return Stages(order, steps, told | done, drifts=True, shares_cpu=self.share_cpu)
 
     def profile(self, name: str) -> Profile:
-        # As for deadline: the steps themselves see to the least gain.
+        # As for the profile deadline, the steps themselves check the minimum gain.
         return replace(super().profile(name), min_gain=0.0)

@@ -1,7 +1,7 @@
-"""kips: idle capacity goes to jobs that use all they have, and comes back when other jobs need it.
+"""kips: idle capacity is lent to jobs that use all of their own, and is taken back when other jobs need it.
 
-After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and the closest published one, DRAGON
-(CLOSER'19)."""
+After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and DRAGON (CLOSER'19), the closest published
+method."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from heapq import heapify, heappop
@@ -49,7 +49,7 @@ __all__ = ["KipsParameters", "growth_backoff_over", "return_to_faster_size"]
 
 
 class KipsSettings(CostParameters):
-    """What may be set; see KipsParameters."""
+    """The parameters; see KipsParameters."""
 
     place: PlaceName = Field("pack", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
@@ -72,7 +72,7 @@ class KipsSettings(CostParameters):
 
     @property
     def cpu_rule(self) -> CpuRule:
-        """How idle CPU is lent."""
+        """The rule by which idle CPU is lent."""
         return CpuRule(self.busy, self.idle, self.cpu_growth, self.min_idle)
 
     @model_validator(mode="after")
@@ -85,12 +85,13 @@ class KipsSettings(CostParameters):
 # -- Donors: jobs that give replicas -----------------------------------------------------------------------------------
 
 IDLE, SURPLUS, NEEDED = range(3)
-"""Kinds of donors in order: jobs with idle workers; with more than declared; with more than the minimum."""
+"""Kinds of donors, in the order in which they give: jobs with idle workers; with more replicas than declared; with more
+replicas than the minimum."""
 
 
 class IdleFirst:
-    """Donors: jobs with idle workers, then jobs with more than declared; jobs that need their replicas only if
-    `needed`."""
+    """The order of donors: jobs with idle workers, then jobs with more replicas than declared. Jobs that need their
+    replicas give only if `needed`."""
 
     def __init__(self, round_: Round, settings: KipsSettings) -> None:
         self._round = round_
@@ -116,7 +117,8 @@ class IdleFirst:
         return donor.spec.minimum if needed or self._idles(donor) else donor.spec.declared
 
     def rank(self, donor: Job) -> tuple[float, ...]:
-        """By kind; then jobs whose last worker is not beside its PS; then jobs with most workers."""
+        """The sort key of a donor: its kind; then jobs whose last worker is not on the node of its PS; then jobs with
+        most workers."""
         held = self._round.placement(donor)
         workers, declared = held.get(WORKER, ()), donor.spec.declared.get(WORKER, 0)
         kind = IDLE if self._idles(donor) else SURPLUS if len(workers) > declared else NEEDED
@@ -125,19 +127,21 @@ class IdleFirst:
         return (kind, beside_ps, -len(workers) / least, -donor.spec.arrival_s, -donor.spec.sequence)
 
     def facts(self, donor: Job) -> Mapping[str, float]:
-        """CPU used / held by its workers, for a donor with idle workers."""
+        """The ratio of CPU used to CPU held by the workers of a donor with idle workers."""
         return {"idle": donor.cpu_use[WORKER]} if self._idles(donor) else {}
 
     def _idles(self, job: Job) -> bool:
-        """Whether its workers leave CPU idle. Not before the first step, when they wait for their chief."""
+        """Whether the job's workers leave CPU idle. Before the first step they wait for their chief, which does not
+        count."""
         return job.steps_per_s > 0 and job.cpu_use.get(WORKER, 1.0) < self._settings.idle
 
 
-# -- What the steps of one round share ---------------------------------------------------------------------------------
+# -- The shared state of the steps of one round ------------------------------------------------------------------------
 
 
 class Adjustment(CpuInPlace):
-    """`blocked`: the first waiting job that could not start now, but could on an empty cluster."""
+    """The shared state of one round. `blocked`: the first waiting job that cannot start now, but could on an empty
+    cluster."""
 
     def __init__(self, round_: Round, settings: KipsSettings, donors: IdleFirst | None = None) -> None:
         super().__init__(round_, settings.cpu_rule)
@@ -147,17 +151,18 @@ class Adjustment(CpuInPlace):
         self.blocked = ""
 
     def worth(self, job: Job, saved: float) -> bool:
-        """Whether a rescale costs less than the part `saved` of the time that the job has left."""
+        """Whether a rescale costs less than the fraction `saved` of the job's remaining time."""
         return self.costs.worth(job, saved, self.round.now)
 
 
-# -- Room for jobs that must have it, and for waiting jobs -------------------------------------------------------------
+# -- Capacity for sizes that running jobs must have, and for waiting jobs ----------------------------------------------
 
 AS_DECLARED, GIVEN_ROOM, LEAVES_NODE = Reason("as-declared"), Reason("given-room"), Reason("leaves-node")
 
 
 def relieve(adjustment: Adjustment) -> None:
-    """Shrink jobs on overcommitted nodes: a shrink on which another job relied was refused."""
+    """Shrink jobs on overcommitted nodes. A node is overcommitted if another job relied on a shrink that was
+    refused."""
     round_ = adjustment.round
     room = round_.room
     over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu[i] < 0 or room.memory[i] < 0}
@@ -167,7 +172,7 @@ def relieve(adjustment: Adjustment) -> None:
         for names in job.placement.values():
             for name in names:
                 over.pop(name, None)
-    # By node, the jobs whose last worker is there, with their places in the order.
+    # For each node the jobs whose last worker is there, with their ranks in the order.
     last: dict[str, list[tuple[int, Job]]] = {}
     for place, job in enumerate(round_.running_in_order()):
         if (name := _last_node(job, round_)) in over:
@@ -192,7 +197,7 @@ def _last_node(job: Job, round_: Round) -> str:
 
 
 def _last_there(job: Job, held: Placement, name: str) -> int:
-    """How many of the job's last workers are on this node and may be taken away."""
+    """The number of the job's last workers that are on this node and may be removed."""
     if not job.spec.elastic:
         return 0
     flexible = held.get(WORKER, ())[job.spec.minimum.get(WORKER, 0) :]
@@ -200,7 +205,7 @@ def _last_there(job: Job, held: Placement, name: str) -> int:
 
 
 def _needed(job: Job, short: Resources) -> int:
-    """How many of the job's workers cover what is short; 0 where they request none of it."""
+    """The number of the job's workers whose requests cover the shortage; 0 if they request none of these resources."""
     group = job.spec.group(WORKER)
     parts = zip(short, group.request, strict=True) if group is not None else ()
     return max((-(-part // each) for part, each in parts if each), default=0)
@@ -234,7 +239,7 @@ def admit(adjustment: Adjustment) -> None:
             continue  # an earlier step of this round has started it
         if not job.placement and round_.in_cooldown(
             job
-        ):  # one that holds something was stopped in this round, and goes on
+        ):  # a job that still holds resources was stopped in this round and continues
             round_.refuse(job, BEHIND)
             continue
         if _start(adjustment, job):
@@ -275,27 +280,28 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
 
 
 def nowhere(round_: Round, spec: JobSpec) -> bool:
-    """Whether it is clear without a search that no node holds one replica of a type that the job must have."""
+    """Whether no node has room for one replica of a type that the job must have, as far as this is known without a
+    search."""
     least = spec.minimum
     return any(least[group.type] and round_.room.none_holds(group.request) for group in spec.groups)
 
 
 def ever_fits(round_: Round, spec: JobSpec) -> bool:
-    """Whether the totals of the nodes where it may run hold the job's minimum."""
+    """Whether the job's minimum fits the totals of the nodes where it may run."""
     room = round_.room
     allowed = room.allowed(spec)
     total = total_of(room.usable if allowed is None else (room.usable[i] for i in allowed))
     return spec.demand(spec.minimum).within(total)
 
 
-# -- Growth backoff: back from sizes that turned out slower, and the wait before a job grows again ---------------------
+# -- Growth backoff: the return from sizes that were slower, and the wait before a job grows again ---------------------
 
 WAIT: Final = "kips.wait_s"
 """Name in a job's memory: the wait before it may grow again, in seconds."""
 UNTIL: Final = "kips.until_s"
 """Name in a job's memory: the time until which it may not grow."""
 FIRST_WAIT_S: Final = 30.0
-"""Half of the first wait, where there is no cooldown."""
+"""Half of the first wait in seconds, if there is no cooldown."""
 LONGEST_WAIT_S: Final = 3600.0
 FASTER: Final = 0.05
 """The relative speed by which a smaller size must be faster. Less is noise: speeds are stored with two digits."""
@@ -372,15 +378,15 @@ def _faster(job: Job) -> tuple[float, Size] | None:
     return found if found is not None and found[0] >= job.steps_per_s * (1 + FASTER) else None
 
 
-# -- Growth: replicas for jobs that use all they have ------------------------------------------------------------------
+# -- Growth: replicas for jobs that use all of their CPU ---------------------------------------------------------------
 
 Unit = tuple[float, str, str, Counts, float]
 """Minus the gain; the job; the type of the additional replica; the size with it; and the relative speed there."""
 
 
 def grow(adjustment: Adjustment) -> None:
-    """Give one worker or PS at a time to the job that gains most per cost, while there is room and no job waits for
-    it."""
+    """Give one worker or PS at a time to the job with the largest gain per cost, while capacity is free and no job
+    waits for it."""
     if adjustment.blocked:
         return
     round_ = adjustment.round
@@ -433,7 +439,7 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
 
 
 def growth(adjustment: Adjustment, job: Job) -> Prediction:
-    """What is known about the job's speed at other sizes, after the CPU that this round grants it."""
+    """The prediction of the job's speed at other sizes, including the CPU that this round grants it."""
     grants, more = adjustment.grants, {}
     granted = {t: tuple(grants.held(job, t, k) for k in range(len(names))) for t, names in job.placement.items()}
     now, then = usable_types(job), usable_types(job, granted)
@@ -458,7 +464,7 @@ def growth(adjustment: Adjustment, job: Job) -> Prediction:
 
 
 def _use(job: Job, counts: Counts) -> dict[str, float]:
-    """CPU used / held of the types that grow."""
+    """The ratio of CPU used to CPU held, for the types that grow."""
     grows = (type_ for type_ in (WORKER, PS) if counts.get(type_, 0) > len(job.placement.get(type_, ())))
     return {type_: job.cpu_use[type_] for type_ in grows if type_ in job.cpu_use}
 
@@ -477,7 +483,7 @@ STEPS = (
     give_back_idle,
     grant,
 )
-"""In this order."""
+"""The steps of the profile, in this order."""
 
 
 class KipsParameters(KipsSettings):

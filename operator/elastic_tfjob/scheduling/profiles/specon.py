@@ -1,5 +1,5 @@
-"""specon: on crowded nodes jobs with least remaining work get most CPU, and replicas move to idle CPU; or SpeCon as
-published.
+"""specon: on crowded nodes the jobs with the least remaining work get most CPU, and replicas move to idle CPU. It can
+also run SpeCon as published.
 
 SpeCon (Mao et al., arXiv 2010.11307) moves jobs whose loss has converged away from those whose loss falls fast. See
 docs/designs/specon.md.
@@ -30,7 +30,7 @@ Class = Literal["progressing", "watched", "converged"]
 WATCHED: Final = "watched"
 """Name in a job's memory: the number of readings at the first slow one."""
 CONVERGED: Final = "converged"
-"""Name in a job's memory; 1: the next reading was slow, too."""
+"""Name in a job's memory; the value 1 means that the next reading was slow, too."""
 
 
 def classify(round_: Round, job: Job, alpha: float) -> Class:
@@ -148,19 +148,20 @@ class SpeconSettings(ProfileParameters):
     )
 
 
-# -- CPU of crowded nodes by remaining work: requests are weights, and who is to end first holds most ------------------
+# -- CPU of crowded nodes by remaining work: requests are weights, and the job that ends first holds most --------------
 
 KEEP = 0.1
-"""One job goes before another that holds more CPU only where it ends earlier by this part of what they need; CPU that
-would change by no more than this part stays. So new measurements alone do not change what pods hold."""
+"""A job goes before another job that holds more CPU only if it ends earlier by this fraction of the time that they
+need. CPU that would change by no more than this fraction stays. So new measurements alone do not change the CPU of
+pods."""
 GUEST = 0.5
-"""Part of an equal share for a job that has only its chief or PS on a node: they use less than a worker does."""
+"""The fraction of an equal share for a job with only its chief or PS on a node, which use less CPU than a worker."""
 STEP_M = 10
-"""CPU is given in multiples of this, in millicores."""
+"""CPU is given in multiples of this number of millicores."""
 
 
 def take_back(round_: Round) -> None:
-    """Count CPU beyond requests as free: it was only lent."""
+    """Count CPU beyond requests as free, since it was only lent."""
     load: CpuLoad = round_.snapshot.index("cpu load", cpu_load_index)
     for key in load.lent():
         job = round_.job(key)
@@ -171,11 +172,11 @@ def take_back(round_: Round) -> None:
 class Weights:
     """On a crowded node each job gets a floor, and then CPU in order: most for the first job, less for the next.
 
-    The order is that of the ends under equal shares: earlier arrival and less remaining work come first. A job that
-    moved here counts from then on, as if the node were as full as the average node, so that jobs that were here lose
-    little. Critical jobs, which alone need as long as the cluster does for all jobs, go before the others. First of all
-    come jobs that have only a chief or PS here: it needs little, and while it waits, the CPU of their workers' nodes is
-    idle.
+    Jobs are ordered by their end under equal shares, so earlier arrival and less remaining work come first. A job that
+    moved to the node counts as arriving at that moment, and its end is computed as on a node of at least average load,
+    so that the jobs already there lose little. Critical jobs, which alone need as long as the cluster needs for all
+    jobs, precede the rest. First of all come jobs with only a chief or PS on the node: it needs little CPU, and while
+    it waits, the CPU of its workers' nodes is idle.
     """
 
     def __init__(self, settings: SpeconSettings) -> None:
@@ -206,7 +207,8 @@ class Weights:
             lent_m = {key: load.jobs[key].lent.get(name, 0) for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
-            # What they use is still of other weights, or of one more job: it says nothing of whether these are right.
+            # The measured CPU use is from before the last change of weights or jobs, so it does not show whether the
+            # current weights are right.
             running = [key for key, job in jobs.items() if job.phase == "running"]
             keeps = all(lent_m[key] for key in running) and not (load.settled(name) and load.known(name))
             for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
@@ -237,9 +239,9 @@ class Weights:
         *,
         keeps: bool,
     ) -> None:
-        """Share what is free of the node among its jobs, in order; `guests` get GUEST of an equal share. Within a job
-        CPU goes by what replicas use, so that it does not end up as the weight of a mostly idle chief or PS. `keeps`:
-        jobs keep what they have, if it is still there."""
+        """Divide the node's free CPU among its jobs, in order; `guests` get GUEST of an equal share. Within a job CPU
+        is divided by the replicas' CPU use, so that a mostly idle chief or PS gets no large weight. `keeps`: jobs keep
+        their CPU if it is still available."""
         room, settings = round_.room, self.settings
         i = room.index.get(name)
         if i is None:
@@ -281,7 +283,7 @@ class Weights:
 
 
 def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
-    """Type, index and requested millicores of a job's replicas on a node; empty where its CPU may not change."""
+    """Type, index and requested millicores of a job's replicas on a node; empty if the job's CPU may not change."""
     if not job.spec.resizable or job.spec.fixed_cpu or job.phase != "running":
         return []
     return [
@@ -299,8 +301,8 @@ def _holds(job: Job, type_: str, k: int, request: int) -> int:
 
 
 def _split(millicores: int, uses: list[int]) -> list[int]:
-    """Distribute millicores by the CPU that replicas use, in multiples of STEP_M; evenly where that is unknown. The
-    remainder goes to the replica that uses most."""
+    """Distribute millicores in proportion to the replicas' CPU use, in multiples of STEP_M; evenly if the use is
+    unknown. The remainder goes to the replica that uses most."""
     total = sum(uses)
     parts = [_rounded(millicores * use / total if total else millicores / len(uses)) for use in uses]
     parts[uses.index(max(uses))] += millicores - sum(parts)
@@ -314,8 +316,8 @@ def _rounded(millicores: float) -> int:
 def _in_order(
     keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_m: Mapping[str, int]
 ) -> list[str]:
-    """Sort by the end under equal shares. Two jobs keep their order by held CPU (`lent_m`), unless the opposite order
-    is better by a part of what they need."""
+    """Sort jobs by their end under equal shares. Two jobs keep their order by held CPU (`lent_m`), unless the opposite
+    order is better by the fraction KEEP of the time that they need."""
     ordered: list[str] = []
     for key in sorted(keys, key=lambda key: (-lent_m[key], ends[key], key)):
         k = len(ordered)

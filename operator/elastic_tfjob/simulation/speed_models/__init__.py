@@ -1,1 +1,1 @@
-"""Speed models: how fast jobs really train. The policy sees only what the engine tells it."""
+"""Speed models: the true training speeds of simulated jobs. A policy sees only the engine's Snapshot."""

@@ -1,4 +1,5 @@
-"""What a speed model is to the engine."""
+"""The interface of speed models, and two simple ones: `fixed` (the duration in the trace) and `linear` (speed
+proportional to the number of workers)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,22 +13,22 @@ __all__ = ["Speed", "SpeedModel", "TrueSpeed"]
 
 
 class TrueSpeed(Protocol):
-    """One job's real behaviour. It is also a Speed, for a policy that is given the oracle."""
+    """The true speed of one job. It is also a Speed, for a policy with the oracle."""
 
     @property
     def total_steps(self) -> float: ...
 
     def rate(self, placement: Placement) -> float:
-        """Steps per second with these replicas on these nodes, undisturbed by other jobs; 0: cannot run so."""
+        """Steps per second with these replicas on these nodes, without other jobs there; 0: the job cannot run so."""
         ...
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
-        """Steps per second with so many replicas, placed as well as can be."""
+        """Steps per second with these replica counts in the best placement; None if it is unknown."""
         ...
 
 
 class SpeedModel(Protocol):
-    """`contended`: a job's rate depends on what else runs on its nodes (see `on_nodes`)."""
+    """A speed model. `contended`: a job's rate depends on the other jobs on its nodes (see NodeSpeeds in cpu.py)."""
 
     @property
     def name(self) -> str: ...
@@ -38,12 +39,12 @@ class SpeedModel(Protocol):
     def true_speed(self, job: WorkloadJob) -> TrueSpeed: ...
 
 
-# -- The duration in the trace, whatever the size and place ------------------------------------------------------------
+# -- `fixed`: the duration in the trace, independent of size and placement ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTrueSpeed:
-    """One step is one second."""
+    """The duration in the trace at every size. One step is one second."""
 
     total_steps: float
 
@@ -65,13 +66,14 @@ class FixedSpeedModel:
         return FixedTrueSpeed(job.duration_s)
 
 
-# -- Speed in proportion to workers ------------------------------------------------------------------------------------
+# -- `linear`: speed proportional to the number of workers -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTrueSpeed:
-    """One step is one second at the declared size. Aryl's model (arXiv 2202.07896): inside [min, max] throughput is
-    linear in workers, less `loss` for each worker beyond the declared ones (its "imperfect scaling" run).
+    """Aryl's model (arXiv 2202.07896): inside [min, max] throughput is linear in the number of workers, minus `loss`
+    for each worker beyond the declared ones (Aryl's "imperfect scaling" run). One step is one second at the declared
+    size.
     """
 
     total_steps: float

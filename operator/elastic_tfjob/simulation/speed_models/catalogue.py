@@ -1,4 +1,4 @@
-"""Speed models by name."""
+"""The speed models by name, and the default one for each workload format."""
 
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
@@ -26,7 +26,7 @@ DEFAULT_SPEED_MODEL = {
     "dl2": "ps",
     "scenario": "linear",
 }
-"""By the workload's format."""
+"""The default speed model by workload format."""
 
 
 def speed_model_named(name: str) -> SpeedModel:

@@ -1,4 +1,5 @@
-"""CPU that replicas hold, and a speed that follows it."""
+"""Speed models in which speed depends on CPU: `cpu-share` (containers share a node's CPUs) and `ps-cpu`
+(parameter-server training as fast as the CPU that its replicas hold); and the CPU cost of starting programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,12 @@ from elastic_tfjob.simulation.speed_models.ps import MEASURED_TASKS, MODELS, PsM
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 Cores = Mapping[str, Sequence[float]]
-"""CPUs that each replica holds, or can use in its turn, by type."""
+"""CPUs that each replica holds, or can use while it computes, by replica type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Steps per second, and by type the mean part of the CPU they can use that its replicas use."""
+    """Steps per second, and for each replica type the mean used fraction of the CPU that its replicas can use."""
 
     steps_per_s: float
     use: Mapping[str, float]
@@ -38,20 +39,21 @@ class Pace:
 
 @runtime_checkable
 class CpuBound(Protocol):
-    """A TrueSpeed that depends on the CPU that replicas can use in their turns."""
+    """A TrueSpeed that depends on the CPU that replicas can use while they compute."""
 
     def pace(self, cores: Cores) -> Pace: ...
 
 
 def cores_held(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu) -> dict[str, list[float]]:
-    """CPUs of each replica in `placement`: what `cpu` says, else what it requests."""
+    """CPUs of each replica in `placement`: the value in `cpu`, else its request."""
     return usable_cores(groups, placement, cpu, shared=False)
 
 
 def usable_cores(
     groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool
 ) -> dict[str, list[float]]:
-    """CPUs that each replica can use in its turn: what it holds, or where `shared` what its job does on its node."""
+    """CPUs that each replica can use while it computes: those that it holds, or with `shared` those that its job holds
+    on its node."""
     usable = usable_cpu(groups, placement, cpu, shared=shared)
     return {type_: [millicores / 1000 for millicores in each] for type_, each in usable.items()}
 
@@ -59,8 +61,8 @@ def usable_cores(
 def used_of_held(
     spec: JobSpec, cpu_demand: float | None, placement: Placement, cpu: Cpu, part: float
 ) -> dict[str, float]:
-    """By type, CPU used over CPU held of a job whose containers share their nodes' CPUs, and which works at this part
-    of its undisturbed rate. A type that requests no CPU holds none: it is missing."""
+    """The ratio of CPU used to CPU held by replica type, for a job whose containers share their nodes' CPUs and which
+    runs at the fraction `part` of its undisturbed rate. Types that request no CPU hold none and are omitted."""
     use = {}
     for type_, each in cores_held(spec.groups, placement, cpu).items():
         if all(each):
@@ -74,11 +76,12 @@ def used_of_held(
 
 @dataclass(frozen=True, slots=True)
 class CpuShareSpeedModel:
-    """SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not bound what they use.
+    """SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not limit their CPU use.
 
-    One step is one second undisturbed. The CPUs of a node are shared out in proportion to the CPU that containers
-    hold, which is what they request unless a plan says otherwise; what one cannot use goes to the others. A container
-    works in proportion to what it gets; a job is as slow as its slowest container. NodeSpeeds keeps the shares.
+    One step is one second at undisturbed speed. A node's CPUs are divided in proportion to the CPU that its containers
+    hold, which is their request unless a plan changes it; CPU that a container cannot use goes to the other containers.
+    A container's speed is proportional to the CPU that it gets; a job is as slow as its slowest container. NodeSpeeds
+    computes the shares.
     """
 
     name: str = "cpu-share"
@@ -90,19 +93,20 @@ class CpuShareSpeedModel:
         return FixedTrueSpeed(job.duration_s)
 
 
-# -- Parameter-server training whose replicas are as fast as the CPU they hold -----------------------------------------
-# Requests are limits, as under kips live.
+# -- `ps-cpu`: parameter-server training in which speed is proportional to the CPU that replicas hold ------------------
+# Requests are limits, as in a live cluster under kips.
 #
-# The form of the speed model `ps` with CPU in it. What workers do, in parts (a) and each whole (b), goes with the CPU
-# of workers; what PSs do for each of them (c) with that of PSs; the network (d, e) does not:
+# This is the formula of the speed model `ps` with added CPU factors. The work of workers, both divided among them (a)
+# and done by each of them (b), scales with the workers' CPU; the work of PSs per worker (c) scales with the PSs' CPU;
+# the network terms (d, e) do not depend on CPU:
 #
 #     1/f = (a/w + b)/k_w + c w/(p k_p) + d w + e p        k: CPU held / CPU with which the rest was measured
 
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """`form` was measured with workers of `worker` and PSs of `ps` CPUs. `synchronous` workers wait for the slowest in
-    each step; else each goes its own way.
+    """A model's speed formula. `form` was measured with `worker` CPUs per worker and `ps` CPUs per PS. `synchronous`
+    workers wait for the slowest worker in each step; asynchronous ones proceed independently.
     """
 
     form: PsModel
@@ -115,12 +119,14 @@ CPU_MODELS: dict[str, CpuModel] = {
     **{name: CpuModel(form, 2.0, 2.0) for name, form in MODELS.items()},
     "digits": CpuModel(PsModel(0.08, 0.0, 0.008, 0.0, 0.0, 1, 1.0, accelerator=False), 1.0, 1.0, synchronous=False),
 }
-"""DL2's models, measured with 2 CPUs per replica, and the handwritten digits of the live benchmark: CPU alone."""
+"""DL2's models, measured with 2 CPUs per replica, and the live benchmark's model of handwritten digits, which uses CPU
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class PsCpuTrueSpeed:
-    """`most` is the CPUs that one replica can use, `groups` what replicas ask for, which they hold unless told."""
+    """The true speed of one job. `most` is the maximum number of CPUs that one replica can use. The requests in
+    `groups` are what replicas hold unless a plan changes it."""
 
     total_steps: float
     model: CpuModel
@@ -145,7 +151,7 @@ class PsCpuTrueSpeed:
         pace_p = min(servers) / model.ps
         rate = 1 / ((form.a / w + form.b) / pace_w + form.c * w / (p * pace_p) + form.d * w + form.e * p)
         use = dict.fromkeys(cores, 0.0)
-        # CPU-seconds of a step over those held; where workers do not wait for each other all compute all the time.
+        # CPU-seconds of a step divided by those held. Asynchronous workers compute all the time.
         use[WORKER] = rate * (form.a / w + form.b) * len(workers) * model.worker / sum(cores[WORKER])
         use[PS] = rate * form.c * w / p * len(servers) * model.ps / sum(cores[PS])
         return Pace(rate, {type_: min(1.0, u) for type_, u in use.items()})
@@ -159,7 +165,8 @@ class PsCpuTrueSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PsCpuSpeedModel:
-    """A job's work is its steps, or what its declared size with the CPU it asks for does in its duration."""
+    """The speed model `ps-cpu`. A job's work is its steps, or else the steps that its declared size does in its
+    duration with the CPU that it requests."""
 
     name: str = "ps-cpu"
     contended: bool = False
@@ -179,31 +186,34 @@ class PsCpuSpeedModel:
         return PsCpuTrueSpeed(job.duration_s * rate, model, job.groups, job.cpu_demand)
 
 
-# -- What nodes do to the jobs on them: their accelerators' speed, and CPUs that containers share ----------------------
+# -- Effects of nodes on the speed of their jobs: accelerator speed, and CPUs shared by containers ---------------------
 
 Container = tuple[str, str, int]
 """Key of the job, replica type, index."""
 
 
 class NodeSpeeds:
-    """For one run. `contended`: containers share the CPUs of their nodes as Linux shares them out: in proportion to
-    their weights, none more than it can use, and nothing is left idle that somebody could use."""
+    """The slowdown of jobs by their nodes in one run. `contended`: containers share their nodes' CPUs as under Linux:
+    in proportion to their weights, no container gets more than it can use, and no CPU is idle that a container could
+    use."""
 
     def __init__(self, nodes: Mapping[str, Node], *, contended: bool) -> None:
         self.contended = contended
         self._uneven = any(node.accelerator_speed != 1 for node in nodes.values())
         self._containers: dict[str, dict[Container, tuple[float, float]]] = {}
-        """By node, in the order in which they came: the CPUs that each can use, and its weight."""
+        """For each node its containers, in order of arrival, with the CPUs that each can use and its weight."""
         self._given: dict[str, dict[Container, float]] = {}
-        """By node: the CPUs that each gets; a node where something changed is missing."""
+        """For each node the CPUs that each container gets. Nodes with changed containers are missing until the shares
+        are computed again."""
 
     def changed(self, nodes: Mapping[str, Node]) -> None:
-        """Nodes came or went."""
+        """The set of nodes has changed."""
         self._uneven = any(node.accelerator_speed != 1 for node in nodes.values())
         self._given.clear()
 
     def slowdown(self, key: str, placement: Placement, nodes: Mapping[str, Node]) -> float:
-        """The part of its undisturbed rate at which a job works there: it is as slow as its slowest replica."""
+        """The fraction of its undisturbed rate at which a job runs in this placement. It is as slow as its slowest
+        replica."""
         part = 1.0
         if self._uneven:
             part = min(
@@ -226,8 +236,9 @@ class NodeSpeeds:
         new: Placement,
         cpu: Cpu = AS_REQUESTED,
     ) -> None:
-        """Follow a job. `cpu_demand` is the CPUs that one container can use; None: what it requests. Its weight is the
-        CPU that it holds; what one that requests none can use."""
+        """Update the containers of a job after a move. `cpu_demand` is the number of CPUs that one container can use;
+        None: its request. A container's weight is the CPU that it holds; if it requests none, the CPU that it can
+        use."""
         if not self.contended:
             return
         for type_, names in old.items():
@@ -240,7 +251,7 @@ class NodeSpeeds:
             held = cpu.get(type_, ())
             for k, name in enumerate(names):
                 weight = (held[k] / 1000 if k < len(held) else requested) or wanted
-                # One that can use nothing is not slowed down, and slows nobody down.
+                # A container that can use no CPU is not slowed down, and does not slow down other containers.
                 self._containers.setdefault(name, {})[spec.key, type_, k] = (wanted or TINY, weight or TINY)
                 self._given.pop(name, None)
 
@@ -261,8 +272,8 @@ TINY = 1e-9
 
 
 def shared_out(cpus: float, containers: Sequence[tuple[float, float]]) -> list[float]:
-    """What each of (CPUs that it can use, weight) gets of `cpus`: in proportion to weights, what one cannot use goes to
-    the others."""
+    """Divides `cpus` among containers (CPUs that it can use, weight) in proportion to the weights. CPU that a container
+    cannot use goes to the other containers."""
     if sum(wanted for wanted, _ in containers) <= cpus:
         return [wanted for wanted, _ in containers]
     shares = [0.0] * len(containers)
@@ -275,18 +286,19 @@ def shared_out(cpus: float, containers: Sequence[tuple[float, float]]) -> list[f
     return shares
 
 
-# -- A training program that starts costs CPU, and one that trains beside it has that much less ------------------------
-# A job that starts waits for its program. One that is rescaled trains on meanwhile, and what it gives up is free for
-# others only after that.
+# -- The CPU cost of starting a training program, which a program that trains at the same time loses -------------------
+# A starting job waits for its program. A rescaling job continues to train meanwhile; the resources that it gives up are
+# free for other jobs only when the new program has started.
 
 BOOT_CORES = 1.0
-"""CPUs that a program can use while it starts: importing and tracing run on one."""
+"""CPUs that a program can use while it starts. Importing and tracing run on one CPU."""
 
 
 @dataclass(slots=True)
 class Boot:
-    """A program on its way up: beside the one that trains in `placement`, if any. `part` is what was left at
-    `since_s`, of `takes_s` in all with the CPU held now. `version` tells its latest end from those foreseen before."""
+    """A starting program. It runs beside the program that still trains in `placement`, if any. At `since_s` the
+    fraction `part` of the start was left; the whole start takes `takes_s` seconds with the CPU held now. `version`
+    distinguishes the latest predicted end from outdated ones."""
 
     placement: Placement
     cpu: Cpu
@@ -300,7 +312,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Steps per second, by type the part of the CPU held that is used, and the CPUs used by all that runs."""
+    """Steps per second, the used fraction of the CPU held by replica type, and the CPUs used in all."""
 
     steps_per_s: float
     use: Mapping[str, float]
@@ -309,19 +321,19 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class CpuPool:
-    """CPUs that one replica holds, or that those of one node share: by type, with their index."""
+    """CPUs that one replica holds, or that a job's replicas on one node share."""
 
     cores: float
     replicas: Sequence[tuple[str, int, float]]
-    """Each with what it holds of them."""
+    """(replica type, index, CPUs held) of each replica."""
 
     def used(self, use: Mapping[str, float], counts: Mapping[str, int]) -> float:
-        """CPUs that the first replicas of each type use of them, so many as `counts` says."""
+        """CPUs of this pool used by the first `counts[type]` replicas of each type."""
         return sum(held * use.get(type_, 0.0) for type_, k, held in self.replicas if k < counts.get(type_, 0))
 
 
 def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool) -> list[CpuPool]:
-    """What replicas share, as usable_cpu() has it."""
+    """The CPU pools of a job's replicas, with the same rule as usable_cpu()."""
     found: dict[tuple[str, ...], list[tuple[str, int, float]]] = {}
     for type_, each in cores_held(groups, placement, cpu).items():
         alone = not (shared and takes_turns(type_))
@@ -331,22 +343,23 @@ def pools(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, sha
 
 
 class Boots:
-    """The programs of all jobs that start. `cpu_s` is the CPU time of starting one process, `kept_cpu_s` that of one in
-    a replica that stays."""
+    """The starting programs of all jobs. `cpu_s` is the CPU time of starting one process, `kept_cpu_s` that of one in a
+    replica that stays."""
 
     def __init__(self, cpu_s: float, kept_cpu_s: float | None = None) -> None:
         self._cpu_s = cpu_s
         self._kept_cpu_s = cpu_s if kept_cpu_s is None else kept_cpu_s
         self._warm = kept_cpu_s is not None
         self._released: dict[str, float] = {}
-        """By node: when what leaves it by a rescale is gone."""
+        """For each node the time at which the replicas that leave it in a rescale are gone."""
         self._version = 0
 
     def begin(
         self, old: Placement, old_cpu: Cpu, new: Placement, pause_s: float, now: float, *, instead: Boot | None = None
     ) -> Boot:
-        """A program in `new` beside the one in `old`; it waits until what leaves its nodes is gone. Where that one was
-        still starting, as `instead`, its start was in vain: nothing trains beside the new one."""
+        """Start a program in `new` beside the one in `old`. It waits until leaving replicas are gone from its nodes. If
+        the program in `old` was itself still starting (`instead`), that start is discarded, and no program trains
+        beside the new one."""
         if instead is not None and not instead.placement:
             return Boot(UNPLACED, {}, max(pause_s, instead.pause_s), self.free_s(more_replicas(new, old), now), now)
         return Boot(old, old_cpu, pause_s, self.free_s(more_replicas(new, old), now), now)
@@ -362,7 +375,8 @@ class Boots:
         shared: bool,
         now: float,
     ) -> float:
-        """When it is up, with the CPU that it holds from `now` on: `boot` is told, and a new version of it begins."""
+        """The time at which the program has started, with the CPU that it holds from `now` on. Updates `boot` and
+        increments its version."""
         if boot.takes_s:
             boot.part = max(0.0, boot.part - max(0.0, now - boot.since_s) / boot.takes_s)
         boot.since_s = max(now, boot.not_before_s)
@@ -375,7 +389,8 @@ class Boots:
         return at
 
     def _takes_s(self, boot: Boot, where: Iterable[CpuPool], use: Mapping[str, float]) -> float:
-        """Seconds until the slowest process has started, beside one that trains with at most half of the CPU."""
+        """Seconds until the slowest process has started. A program that trains beside it uses at most half of the
+        CPU."""
         takes_s, kept = 0.0, counts_of(boot.placement)
         for pool in where:
             spare = pool.cores - min(pool.used(use, kept), pool.cores / 2)
@@ -385,19 +400,19 @@ class Boots:
         return takes_s
 
     def cores(self, boot: Boot, where: Iterable[CpuPool], use: Mapping[str, float]) -> float:
-        """CPUs that the start takes from each replica that trains beside it. With a warm start that is done long before
-        the replicas that are added have started, so this is the mean over all that time."""
+        """CPUs that the start takes from each replica that trains beside it. A warm start ends long before the added
+        replicas have started, so this is the mean over the whole start."""
         if not self._warm:
             return BOOT_CORES
         takes_s = self._takes_s(boot, where, use)
         return min(BOOT_CORES, self._kept_cpu_s / takes_s) if takes_s else 0.0
 
     def free_s(self, names: Iterable[str], now: float) -> float:
-        """When what leaves these nodes by rescales is gone."""
+        """The time at which all replicas that leave these nodes in rescales are gone."""
         return max((self._released.get(name, now) for name in names), default=now)
 
     def gone(self, names: Iterable[str], now: float) -> None:
-        """What was to leave these nodes by a rescale is gone at once."""
+        """The replicas that were to leave these nodes in a rescale are gone now."""
         self._released |= dict.fromkeys(names, now)
 
 
@@ -412,8 +427,8 @@ def training(
     boots: Boots,
     shared: bool = False,
 ) -> Training:
-    """How a job of real speed `factor` times `bound` trains in `placement`, or beside `boot` where that began.
-    `shared`: its replicas share the CPU that it holds on a node."""
+    """Speed and CPU use of a job with the true speed `factor` times `bound` in `placement`, or in the placement where
+    `boot` began. `shared`: its replicas share the CPU that the job holds on a node."""
     trains, held_cpu = (placement, cpu) if boot is None else (boot.placement, boot.cpu)
     cores = cores_held(groups, trains, held_cpu)
     usable = usable_cores(groups, trains, held_cpu, shared=True) if shared else cores

@@ -1,4 +1,5 @@
-"""Iterations per second by accelerators, as ElasticFlow's authors measured them (ASPLOS'23)."""
+"""The speed model `elasticflow`: iterations per second by number of accelerators, measured by ElasticFlow's authors
+(ASPLOS'23)."""
 
 import csv
 import gzip
@@ -17,7 +18,7 @@ Rates = Mapping[int, float]
 
 @cache
 def tables() -> dict[tuple[str, str, int], dict[int, float]]:
-    """By (accelerator type, model, global batch size)."""
+    """The measured rates by (accelerator type, model, global batch size)."""
     result: dict[tuple[str, str, int], dict[int, float]] = {}
     source = files("elastic_tfjob.simulation") / "data" / "elasticflow_throughputs.csv.gz"
     with source.open("rb") as packed, gzip.open(packed, "rt") as lines:
@@ -29,8 +30,8 @@ def tables() -> dict[tuple[str, str, int], dict[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class TabledTrueSpeed:
-    """A step is an iteration at the fixed global batch size. Accelerators beyond a measured number stand idle, so a
-    job with more of them than is good for it is as slow as it was measured there.
+    """A step is an iteration at the fixed global batch size. Accelerators beyond a measured number are idle. A job with
+    too many accelerators is as slow as it was measured with that number.
     """
 
     total_steps: float
@@ -45,7 +46,8 @@ class TabledTrueSpeed:
 
 @dataclass(frozen=True, slots=True)
 class ElasticFlowSpeedModel:
-    """`accelerator` None: for each job the first type, A100 before T4, whose table has its model and batch size."""
+    """The speed model. `accelerator` None: each job uses the first type, A100 before T4, whose table has its model and
+    batch size."""
 
     accelerator: str | None = None
     name: str = "elasticflow"
@@ -73,5 +75,5 @@ class ElasticFlowSpeedModel:
 
 
 def rate_with(rates: Rates, held: int) -> float:
-    """At the largest measured number that is not above `held`; 0 below the smallest."""
+    """The rate at the largest measured number of accelerators that is not above `held`; 0 below the smallest."""
     return rates.get(max((n for n in rates if n <= held), default=0), 0.0)

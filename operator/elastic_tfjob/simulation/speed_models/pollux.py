@@ -1,8 +1,8 @@
-"""Six applications on 16 x 4 T4 GPUs, as Pollux' authors profiled them (Qiao et al., OSDI'21).
+"""The speed model `pollux`: six applications on 16 x 4 T4 GPUs, profiled by Pollux' authors (Qiao et al., OSDI'21).
 
-Every job trains at the batch size it asks for. Its work is the steps that take it through all epochs at that size: the
-progress of each epoch over the statistical gain measured in it; its speed is one over the step time measured for its
-placement, gradient accumulation included.
+Every job trains at its requested batch size. Its work is the number of steps through all epochs at that size: the sum
+over epochs of progress divided by the statistical gain measured in the epoch. Its speed is one divided by the step time
+measured for its placement, including gradient accumulation.
 """
 
 import csv
@@ -26,7 +26,7 @@ MAX_LOCAL_BATCH = {"yolov3": 8}
 GPUS_PER_NODE = 4
 MAX_NODES = 16
 CEIL = 1e-8
-"""Taken off before rounding up, so that 4.000000001 is 4."""
+"""Subtracted before rounding up, so that 4.000000001 becomes 4."""
 
 Times = tuple[float, float]
 """(step time, synchronisation time) in seconds."""
@@ -34,7 +34,7 @@ Times = tuple[float, float]
 
 @dataclass(slots=True)
 class Application:
-    """What was measured of one application. `validation` by batch size: (progress, grad_sqr, grad_var) per epoch."""
+    """The measurements of one application. `validation`: (progress, grad_sqr, grad_var) per epoch, by batch size."""
 
     name: str
     validation: dict[int, list[tuple[float, float, float]]]
@@ -55,8 +55,9 @@ class Application:
         return max(self.validation)
 
     def step_times(self, placement: tuple[int, ...], local_batch: float) -> Times:
-        """Measured at this placement (replicas per node, any rotation), linear between local batch sizes; for a
-        placement that was not measured, linear between all points by (nodes, replicas, local batch size)."""
+        """The step times at this placement (replicas per node, in any rotation), interpolated linearly between local
+        batch sizes. For a placement that was not measured, they are interpolated linearly between all points (nodes,
+        replicas, local batch size)."""
         shape = min(placement[i:] + placement[:i] for i in range(len(placement)))
         key = (shape, local_batch)
         if key not in self._memo:
@@ -93,7 +94,7 @@ class Application:
         return (var0 + sqr0) / (var0 * self.init_batch / batch + sqr0)
 
     def steps(self, batch: float) -> float:
-        """Steps through all epochs at this batch size."""
+        """The number of steps through all epochs at this batch size."""
         return sum(
             (self.progress_after(epoch + 1) - self.progress_after(epoch)) / self.gain(batch, epoch)
             for epoch in range(self.max_epochs)
@@ -101,7 +102,7 @@ class Application:
 
 
 def between(rows: list[tuple[float, float, float]], x: float) -> Times:
-    """Linear interpolation in rows of (x, step, sync), which are sorted; no extrapolation."""
+    """Linear interpolation in sorted rows (x, step, sync). Raises ValueError outside the measured range."""
     k = bisect_left(rows, (x,))
     if k < len(rows) and rows[k][0] == x:
         return rows[k][1], rows[k][2]
@@ -160,7 +161,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 @dataclass(slots=True)
 class PolluxTrueSpeed:
-    """`batch` is the target batch size; steps are counted at it."""
+    """The true speed of one job. `batch` is the target batch size, at which steps are counted."""
 
     app: Application
     batch: int
@@ -182,7 +183,8 @@ class PolluxTrueSpeed:
 
     @property
     def largest(self) -> int:
-        """Replicas that still have a measured local batch size; ncf runs on one GPU only, as in Pollux' runs."""
+        """The largest number of replicas with a measured local batch size. ncf runs on one GPU only, as in Pollux'
+        runs."""
         return 1 if self.app.name == "ncf" else int(self.batch // self.app.min_local)
 
     def _rate(self, shape: tuple[int, ...]) -> float:
@@ -196,7 +198,7 @@ class PolluxTrueSpeed:
         return self._rates[shape]
 
     def local_batch(self, replicas: int) -> tuple[int, int]:
-        """(samples per replica and pass, passes accumulated before a step) at so many replicas."""
+        """(samples per replica and pass, passes accumulated before a step) with `replicas` replicas."""
         local = math.ceil(self.batch / replicas - CEIL)
         accumulated = math.ceil(local / self.app.max_local - CEIL) - 1
         if replicas == 1 and self.batch > self.app.init_batch:

@@ -1,7 +1,8 @@
-"""Parameter-server training: the synchronous Optimus form with coefficients of eight models.
+"""Two speed models for parameter-server training of eight models: `ps` and `ps-measured`.
 
-The coefficients are a non-negative least squares fit to the 803 speeds that DL2's authors measured (github
-pengyanghua/DL2, config_speed.txt): 1/f = a/w + b + c w/p + d w + e p in samples per second, median error 2 to 7 %.
+`ps` uses the synchronous formula of Optimus, 1/f = a/w + b + c w/p + d w + e p, with f in samples per second. Its
+coefficients are a non-negative least squares fit to the 803 speeds that DL2's authors measured (github pengyanghua/DL2,
+config_speed.txt); the median error is 2 to 7 %. `ps-measured` follows these measurements more closely (see below).
 """
 
 from collections.abc import Mapping
@@ -18,15 +19,17 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 __all__ = ["SURFACES", "PsMeasuredSpeedModel", "PsMeasuredTrueSpeed", "samples_per_s"]
 
 MEASURED_TASKS = 24
-"""The most PSs and workers of one job in DL2's measurements."""
+"""The maximum number of PSs and workers together of one job in DL2's measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class PsModel:
-    """`epoch` is samples per epoch in DL2's unit of work, `length` the model's epochs as a share of the longest.
+    """The coefficients of one model. `epoch` is the number of samples per epoch in DL2's unit of work, `length` the
+    model's number of epochs as a share of the longest.
 
-    `accelerator`: whether a worker uses one. Sizes above MEASURED_TASKS were not measured: there the same ratio of PSs
-    to workers at MEASURED_TASKS stands for them, as the linear terms mean nothing so far out.
+    `accelerator`: whether a worker uses one. Sizes above MEASURED_TASKS were not measured. They have the speed of the
+    size with MEASURED_TASKS replicas and the same ratio of PSs to workers, as the linear terms mean nothing so far
+    outside the measured range.
     """
 
     a: float
@@ -60,7 +63,7 @@ MODELS: dict[str, PsModel] = {
 
 @dataclass(frozen=True, slots=True)
 class PsTrueSpeed:
-    """A step is one sample."""
+    """The true speed under `ps`. A step is one sample."""
 
     total_steps: float
     model: PsModel
@@ -74,7 +77,8 @@ class PsTrueSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PsSpeedModel:
-    """A job's work is its steps (samples), or what its declared size does in its duration."""
+    """The speed model `ps`. A job's work is its steps (samples), or else the steps that its declared size does in its
+    duration."""
 
     name: str = "ps"
     contended: bool = False
@@ -96,15 +100,15 @@ class PsSpeedModel:
         return PsTrueSpeed(job.duration_s * rate, model)
 
 
-# -- Parameter-server training as it was measured: speeds that no formula of Optimus gives -----------------------------
-# With p PSs and w workers, P and W their logarithms, `one` 1 for one of each (which share a node) and else 0, and r the
-# logarithm of a residual:
+# -- `ps-measured`: parameter-server training with measured speeds that Optimus' formula does not give -----------------
+# Let p and w be the numbers of PSs and workers, P and W their logarithms, `one` 1 for one PS and one worker (which
+# share a node) and else 0, and r the logarithm of a residual:
 #
 #     log(samples/s) = c0 + c1 P + c2 W + c3 P^2 + c4 P W + c5 W^2 + c6 one + r
 #
 # The coefficients are a fit of least relative errors to 795 of the 803 speeds that DL2's authors measured (github
 # pengyanghua/DL2, config_speed.txt; the other 8 have no speed); its median error is 1 to 6 % by model. Residuals are
-# drawn once for each model and size, as large in the median as that error. The speed model `ps` is the fit of Optimus'
+# drawn once for each model and size; their median size is that error. The speed model `ps` is the fit of Optimus'
 # formula to the same measurements.
 
 Told = Literal["truth", "fit"]
@@ -112,7 +116,8 @@ Told = Literal["truth", "fit"]
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """`c`: the coefficients above. `residual` is the standard deviation of r: the median error over 0.6745."""
+    """`c`: the coefficients c0 to c6 above. `residual`: the standard deviation of r, which is the median error divided
+    by 0.6745."""
 
     c: tuple[float, float, float, float, float, float, float]
     residual: float
@@ -132,8 +137,9 @@ SURFACES: Final[Mapping[str, Surface]] = {
 
 @lru_cache(maxsize=65536)
 def samples_per_s(model: str, ps: int, workers: int, seed: int = 0) -> float:
-    """Of this model; 0 without a PS or a worker. More than MEASURED_TASKS replicas were not measured: there the same
-    ratio of PSs to workers at MEASURED_TASKS stands for them. Raises KeyError for a model that is not known."""
+    """Samples per second of this model; 0 without a PS or a worker. More than MEASURED_TASKS replicas were not
+    measured; such sizes have the speed of MEASURED_TASKS replicas with the same ratio of PSs to workers. Raises
+    KeyError for an unknown model."""
     surface = SURFACES[model]
     if ps < 1 or workers < 1:
         return 0.0
@@ -146,7 +152,8 @@ def samples_per_s(model: str, ps: int, workers: int, seed: int = 0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PsMeasuredTrueSpeed:
-    """A step is one sample. `told`: what a policy with the oracle learns, the truth or the fit of Optimus' formula."""
+    """The true speed under `ps-measured`. A step is one sample. `told`: the speed that a policy with the oracle gets:
+    the truth, or the fit of Optimus' formula."""
 
     total_steps: float
     model: str
@@ -165,8 +172,9 @@ class PsMeasuredTrueSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PsMeasuredSpeedModel:
-    """A job's work is its steps (samples), or what its declared size does in its duration. `seed` draws the residuals;
-    `told` must be `truth` where policies measure speeds before a job starts."""
+    """The speed model `ps-measured`. A job's work is its steps (samples), or else the steps that its declared size does
+    in its duration. `seed` determines the residuals. `told` must be `truth` if policies measure speeds before a job
+    starts."""
 
     name: str = "ps-measured"
     contended: bool = False

@@ -1,5 +1,5 @@
-"""deadline: as many jobs as possible meet their deadlines, each with the least resources; spare capacity goes where it
-adds most speed. Idle CPU is then lent in place.
+"""deadline: a profile with which as many jobs as possible meet their deadlines, each with the least resources. Spare
+capacity goes to the jobs that gain most speed from it. Idle CPU is then lent in place.
 
 After the QoS-oriented scheduler and autoscaler of Xing et al. (IJCNN'19), with the admission of ElasticFlow (Gu et al.,
 ASPLOS'23) and the exchange of Moore (1968). See docs/designs/deadline.md.
@@ -35,12 +35,13 @@ __all__ = ["DeadlineParameters"]
 
 CPU: Final = "deadline CPU"
 LENDING = (keep_for_leaving, cpu_for_late_jobs, give_back_used, raise_busy, boot, give_back_idle, grant)
-"""In this order."""
+"""The steps that lend CPU, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarliestDeadline(Order):
-    """By deadline. A round is due when a first start has settled, so that its measured speed counts."""
+    """Jobs in the order of their deadlines. A round is due when a first start has settled, so that its measured speed
+    counts."""
 
     settle_s: float
 
@@ -61,7 +62,8 @@ class DeadlineParameters(DeadlineSettings):
 
     def stages(self) -> Stages:
         steps: tuple[Step, ...] = (self._choose_sizes,)
-        # Where no speed is known it goes by what the user says, by how busy replicas are, and by jobs of the same name.
+        # Without a known speed, the profile uses the user's estimate, the CPU use of replicas, and jobs of the same
+        # name.
         told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
         if self.lend_cpu:
             before, *after = (sharing(step, CPU, _in_place) for step in (count_as_free, *LENDING))
@@ -69,8 +71,9 @@ class DeadlineParameters(DeadlineSettings):
         return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
 
     def _choose_sizes(self, round_: Round) -> None:
-        """CPU in place comes before other sizes, unless a job with an earlier deadline, or one that is to show how fast
-        it is, finds no nodes then: room is set aside for those in the totals only."""
+        """Choose sizes with CPU in place preferred over resizes. If a job with an earlier deadline, or one that must
+        run to show its speed, then finds no nodes, sizes are chosen again without CPU in place. This can happen because
+        capacity for these jobs is reserved in the totals only, not on nodes."""
         deadline_round = DeadlineRound(round_, self)
         raises = CpuRaises(round_.shared(CPU, lambda: _in_place(round_)), deadline_round) if self.lend_cpu else None
         probe(deadline_round)
@@ -96,6 +99,6 @@ class DeadlineParameters(DeadlineSettings):
         carry_out(deadline_round)
 
     def profile(self, name: str) -> Profile:
-        # The steps themselves see to the least gain: what is common to all profiles asks speeds that were measured
-        # only, and a job that has run at one size would never grow.
+        # The steps themselves check the minimum gain. The check common to all profiles uses measured speeds only, with
+        # which a job that has run at one size would never grow.
         return replace(super().profile(name), min_gain=0.0)

@@ -1,5 +1,5 @@
-"""Curves: a job's useful sizes, its speed at each, and what they cost; and the Timeline that reserves capacity for
-them."""
+"""Curves: a job's useful sizes with the speed and the cost of each; and the Timeline, which reserves capacity for jobs
+until their deadlines."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,33 +39,33 @@ __all__ = [
 ]
 
 
-# -- The increments by which a job grows where nothing else is short ---------------------------------------------------
-# From each size to the one that gains most for its share of the cluster.
+# -- The increments by which a job grows while no resource is short ----------------------------------------------------
+# Each increment leads to the size with the largest gain per share of the cluster.
 
 MOST_KEPT: Final = 64
-"""Of one job increments are kept for so many rows and ways. Few are asked for: they differ by what it has and what is
-set aside for it."""
+"""The number of (row, way) pairs per job whose increments are cached. Few pairs occur, as they depend only on the job's
+size and on the capacity reserved for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The rows to which a job may go on its curve. `current`: the row that it has (0: none), from which it goes to row
-    `first` or higher; `last`: the largest row that it may get. Below `current` it may get any row."""
+    """The rows of its curve that a job may get. `current`: the row that it has now (0: none); above it, the job may get
+    the rows from `first` to `last`; up to it, any row."""
 
     current: int
     first: int
     last: int
 
     def beyond(self, row: int) -> tuple[int, int]:
-        """The least and the largest row to which it may go from this one."""
+        """The smallest and the largest row that the job may get from this row."""
         if row < self.current:
             return row + 1, min(self.last, self.current)
         return max(row + 1, self.first), self.last
 
 
 Increments = NDArray[np.float64]
-"""By increment: the row of the curve, the speed gained for the share of the cluster (steps per second), whether the job
-has that already, and what the increment takes by resource (as in Resources)."""
+"""One row per increment: the row of the curve, the gain in steps per second per share of the cluster, whether the job
+already has the increment, and its demand by resource (columns as in Resources)."""
 ROW: Final = 0
 GAIN: Final = 1
 HAD: Final = 2
@@ -74,7 +74,7 @@ NO_INCREMENTS: Final[Increments] = np.zeros((0, 3 + len(NOTHING)))
 
 
 class CurveIncrements:
-    """The increments of a curve, computed once per row. Arguments are as in Curve: row 0 stands for nothing."""
+    """The increments of a curve, computed once per row. As in Curve, row 0 stands for no replicas."""
 
     def __init__(self, rates: Sequence[float], share: Sequence[float], demand: Sequence[Sequence[float]]) -> None:
         self._rates, self._share, self._demand = rates, share, demand
@@ -82,8 +82,8 @@ class CurveIncrements:
         self._made: dict[tuple[int, Way], Increments] = {}
 
     def better(self, row: int, start: int) -> list[tuple[int, float]]:
-        """The rows from `start` on that gain more for their share, coming from `row`, than all rows between; with that
-        gain."""
+        """The rows from `start` on whose gain per share, starting from `row`, is larger than that of all rows between;
+        with that gain."""
         rows = self._better.get((row, start))
         if rows is None:
             rows, best = [], 0.0
@@ -97,7 +97,7 @@ class CurveIncrements:
         return rows
 
     def of(self, row: int, way: Way) -> Increments:
-        """From this row up."""
+        """The increments from this row upwards."""
         increments = self._made.get((row, way))
         if increments is None:
             if len(self._made) >= MOST_KEPT:
@@ -121,7 +121,7 @@ Floats = NDArray[np.float64]
 Sizes = Literal["all", "front", "doublings"]
 
 EACH_UP_TO: Final = 16
-"""The first sizes of a job are each considered; larger ones in steps of about a quarter."""
+"""Up to this count every worker count is considered; larger ones in steps of about a quarter."""
 STRIDE: Final = 1.25
 MOST_ROOTS: Final = 512
 """With more worker counts than this, only doublings are considered."""
@@ -139,9 +139,10 @@ class Plain(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """The sizes of a job that are each faster than all smaller ones. Row 0 of the arrays stands for nothing, row k for
-    `sizes[k - 1]`: steps per second, demand per resource (columns as in Resources), and the dominant share of the
-    cluster. `known`: whether the speed is known; else it is 1 at the least size, and rises by the prior."""
+    """The sizes of a job that are each faster than all smaller ones. The arrays have the steps per second, the demand
+    per resource (columns as in Resources) and the dominant share of the cluster; row 0 stands for no replicas, row k
+    for `sizes[k - 1]`. `known`: whether the speed is known; otherwise it is 1 at the smallest size and rises by the
+    prior."""
 
     sizes: tuple[Counts, ...]
     rates: Floats
@@ -155,7 +156,7 @@ class Curve:
         return Plain(self.rates.tolist(), self.share.tolist(), self.demand.tolist())
 
     def increments(self, power: float) -> CurveIncrements:
-        """Where speed counts to this power."""
+        """The increments if speed is raised to this power."""
         increments = self._increments.get(power)
         if increments is None:
             rates, share, demand = self.plain
@@ -172,7 +173,7 @@ class Curve:
         return {_held(size): k for k, size in reversed([*enumerate(self.sizes, 1)])}
 
     def index(self, counts: Counts) -> int:
-        """The row of this size; 0 where the curve does not have it."""
+        """The row of this size; 0 if the curve does not have the size."""
         return self._rows.get(_held(counts), 0)
 
 
@@ -181,11 +182,11 @@ def _held(counts: Counts) -> frozenset[tuple[str, int]]:
 
 
 def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve | None:
-    """None: no size of the job fits the cluster."""
-    # Without the law of utilisation: after each change nothing would be known of it for a while, and the speeds
-    # believed would change with that.
+    """The curve of a job in a cluster with these totals. None: no size of the job fits the cluster."""
+    # The law of utilisation is not used: after each change the CPU use is unknown for a while, and the expected speeds
+    # would change with that.
     known = replace(prediction_of(job, past), use={})
-    if how != "front":  # `elastic`, which asks for that, goes back to a size by a rule of its own
+    if how != "front":  # `elastic`, which uses "front", has its own rule for returning to a size
         known = replace(known, speed=_as_now(job))
     useful = list(_useful(job, known, total, how))
     if useful:
@@ -196,8 +197,8 @@ def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve
 
 
 def _as_now(job: Job) -> Speed | None:
-    """The speeds of the job at other sizes. A smaller size had enough CPU if its workers together held no more than the
-    present ones do: it would get their CPU."""
+    """The speeds of the job at other sizes. The speed of a smaller size counts if its workers together held no more CPU
+    than the current workers, as the smaller size would get their CPU."""
     speed, workers = job.speed, job.counts.get(WORKER, 0)
     if not isinstance(speed, OnlineSpeed) or not speed.cpu or not workers:
         return speed
@@ -219,7 +220,7 @@ def _shares(demands: Iterable[Resources], total: Resources) -> Floats:
 
 
 def scaled(curve: Curve, spec: JobSpec, total: Resources) -> Curve:
-    """The same sizes, with shares of a cluster with these totals."""
+    """The curve with the same sizes, and with shares of a cluster with these totals."""
     share = _shares((spec.demand(counts) for counts in curve.sizes), total)
     if np.array_equal(share, curve.share):
         return curve
@@ -259,7 +260,7 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
 
 
 class _Rates:
-    """The job's speed at each size, computed once: the search comes to a size more than once."""
+    """The job's speed at each size. Speeds are cached, as the search reaches a size several times."""
 
     def __init__(self, job: Job, known: Prediction) -> None:
         self._known = known
@@ -275,7 +276,7 @@ class _Rates:
 
     def _find(self, counts: Counts) -> float | None:
         if self._table is not None and self._table.steps_per_s(counts) is None:
-            return None  # a table that does not have this size
+            return None  # the table of speeds does not have this size
         rate = self._known.at(counts)
         if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
             return None
@@ -330,8 +331,8 @@ def _front(job: Job, total: Resources) -> Iterator[Counts]:
 
 
 def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]:
-    """From the least size, add the worker, the PS, or one of each that gains most for its share; the job's present size
-    is included."""
+    """Sizes from the smallest one upwards: each adds the worker, the PS, or one of each with the largest gain per
+    share. The job's current size is included."""
     spec, size = job.spec, dict(job.spec.minimum)
     most = {group.type: group.maximum for group in spec.groups}
     counts = job.counts
@@ -349,7 +350,7 @@ def _with_servers(job: Job, rates: _Rates, total: Resources) -> Iterator[Counts]
 
 
 def _measured(job: Job) -> Iterator[Counts]:
-    """The sizes that the job has run at: adding the best next replica need not reach the best of them."""
+    """The sizes that the job has run at. Adding the best next replica does not always reach the best of them."""
     if isinstance(job.speed, OnlineSpeed):
         for servers, workers in job.speed.measured:
             size = {**job.spec.minimum, PS: servers, WORKER: workers}
@@ -360,7 +361,7 @@ def _measured(job: Job) -> Iterator[Counts]:
 def _best_more(
     spec: JobSpec, rates: _Rates, total: Resources, between: tuple[Counts, Counts], *, harm: bool
 ) -> dict[str, int] | None:
-    """The best of the sizes right above the first, up to the second. `harm`: even if it is slower."""
+    """The best size one increment above the first size and within the second. `harm`: even if it is slower."""
     size, bounds = between
     best: tuple[float, dict[str, int]] | None = None
     rate, held = rates.at(size) or 0.0, spec.demand(size).dominant_share(total)
@@ -393,8 +394,8 @@ def told(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A curve (None: no size fits), what it was computed from, and the job's row in it. `told`: whether it does not
-    depend on finished jobs."""
+    """A cached curve (None: no size fits), its inputs, and the job's row in it. `told`: whether the curve is
+    independent of finished jobs."""
 
     total: Resources
     past: Past | None
@@ -405,8 +406,8 @@ class Kept:
 
 
 class CurveView:
-    """An index that keeps each job's curve until something that it depends on changes. Where only the totals of the
-    cluster change (borrowed nodes come and go), most curves keep all but their shares."""
+    """An index that caches each job's curve until one of its inputs changes. If only the totals of the cluster change
+    (nodes are borrowed or returned), for most curves only the shares are recomputed."""
 
     def __init__(self, how: Sizes) -> None:
         self._how = how
@@ -429,8 +430,8 @@ class CurveView:
         return True
 
     def of(self, job: Job, total: Resources, past: Past | None, settled: bool) -> tuple[Curve | None, int]:
-        """The curve of a job in a cluster with these totals, and the job's row in it; 0 where it has none of the sizes.
-        `settled`: whether its present speed counts."""
+        """The curve of a job in a cluster with these totals, and the job's row in it (0 if the job has none of the
+        sizes). `settled`: whether the job's current speed counts."""
         kept = self._kept.get(job.spec.key)
         if kept is not None and (kept.settled != settled or not (kept.told or kept.past is past)):
             kept = None
@@ -439,7 +440,7 @@ class CurveView:
         return kept.curve, kept.current
 
     def _found(self, job: Job, total: Resources, past: Past | None, settled: bool, other: Kept | None) -> Kept:
-        """`other`: the curve for other totals."""
+        """Compute the curve, or reuse `other`, the curve for different totals."""
         if other is not None and other.curve is not None and scales(job.spec, total, other.total):
             return replace(other, total=total, curve=scaled(other.curve, job.spec, total))
         seen = job if settled else replace(job, steps_per_s=0.0)
@@ -452,20 +453,22 @@ def curve_index(how: Sizes) -> Callable[[Snapshot], CurveView]:
     return lambda snapshot: CurveView(how)
 
 
-# -- Free capacity over the time to come, and the least size with which a job is done by its deadline ------------------
+# -- Free capacity over future time slots, and the smallest size with which a job meets its deadline -------------------
 
 FIRST_S: Final = 10.0
 RATIO: Final = 1.1
-"""The grid has the deadlines, and steps that grow by this from the first: when a job ends, others may take its room."""
+"""Slots end at the deadlines and at times that grow by this factor from the first slot, so that capacity released by a
+finished job can be used soon."""
 MOST_SLOTS: Final = 320
-"""Where there are more, only some of the deadlines are kept: a job's last slot is then used up to its deadline."""
+"""The maximum number of slots. With more deadlines only some of them end a slot; a job's last slot is then used up to
+its deadline."""
 ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job needs until its end: `left` steps, by `by_s` seconds from now. It does not train for `delay_s`, and
-    for `pause_s` more where its size is not row `current` of its curve. A larger size takes `start_s` to start;
+    """The remaining work of a job: `left` steps, due `by_s` seconds from now. The job does not train for `delay_s`, and
+    for another `pause_s` if its size is not row `current` of its curve. A larger size takes `start_s` to start;
     meanwhile the job trains at half its speed, since the replicas that stay also start their next program."""
 
     left: float
@@ -476,7 +479,7 @@ class Need:
     start_s: float = 0.0
 
     def steps(self, curve: Curve) -> Floats:
-        """By row of the curve, the steps that it would make without pauses, where pauses count as steps."""
+        """By row of the curve, the remaining steps plus the steps that the job would do during its pauses."""
         rates, now = curve.rates, self.current
         steps: Floats = self.left + (self.delay_s + self.pause_s) * rates
         if now:
@@ -509,7 +512,8 @@ class Booking:
 
 
 class Timeline:
-    """`free` by resource (columns as in Resources) and slot. Times are seconds from now."""
+    """The free capacity over time: `free` by resource (columns as in Resources) and slot. Times are seconds from
+    now."""
 
     def __init__(self, free: Resources, deadlines: Iterable[float]) -> None:
         ends = np.unique(np.array([d for d in deadlines if 0 < d < inf], dtype=np.float64))
@@ -524,13 +528,14 @@ class Timeline:
         self.free: Floats = np.repeat(np.array(free, dtype=np.float64)[:, None], len(edges), axis=1)
 
     def hold(self, demand: Resources, until_s: float, times: int = 1) -> None:
-        """Take this away (times -1: give it back) from now until then, at least in the first slot."""
+        """Subtract `times` the demand from the free capacity from now until `until_s` (times -1: add it), at least in
+        the first slot."""
         slots = max(1, int(np.searchsorted(self.starts, until_s)))
         self.free[:, :slots] -= times * np.array(demand, dtype=np.float64)[:, None]
 
     def book(self, curve: Curve, need: Need) -> Booking | None:
-        """Reserve the least cap with which the job ends in time, as early as there is room; None where there is no
-        room."""
+        """Reserve capacity as early as possible, with the smallest maximum row with which the job meets its deadline.
+        None: the free capacity is not sufficient."""
         slots = int(self.starts.searchsorted(need.by_s))
         if not slots:
             return None
@@ -559,7 +564,7 @@ class Timeline:
         if last:
             before = done[last - 1]
             part[last] = min(1.0, (steps[cap] - before) / max(done[last] - before, 1e-300))
-            # What it does not need of its last slot counts by time, but for the part that lies beyond its deadline.
+            # The unused part of the job's last slot is released by time, without the part beyond its deadline.
             part[last] *= widths[last] / self.widths[last]
         taken = tuple((column, curve.demand[used, column] * part) for column in curve.columns)
         self._add(taken, -1)
@@ -567,7 +572,7 @@ class Timeline:
         return Booking(int(used[0]), cap, taken, area)
 
     def _fits(self, curve: Curve, slots: int) -> NDArray[np.int64]:
-        """The largest row for which there is room, by slot."""
+        """The largest row that fits the free capacity, by slot."""
         room = self.free[:, :slots] + ROUNDING
         fits: NDArray[np.int64] | None = None
         for column in curve.columns:

@@ -1,4 +1,5 @@
-"""DeadlineRound: the jobs of one round, what is known about each, and what each gets."""
+"""DeadlineRound: the jobs of one round, with the knowledge about each job and the size that it gets; and the parameters
+of the profile."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ __all__ = ["DeadlineRound", "DeadlineSettings", "JobCase", "settled"]
 
 
 class DeadlineSettings(ElasticParameters):
-    """What may be set; see DeadlineParameters."""
+    """The parameters; see DeadlineParameters."""
 
     place: PlaceName = Field(
         "pack-apart",
@@ -91,10 +92,10 @@ BEST_EFFORT: Final = Reason("best-effort")
 
 @dataclass(slots=True)
 class JobCase:
-    """One job. `current`: the row of its curve that it has; 0 for nothing, or a size outside the curve. `row`: the row
-    that it gets now, at most `most`. `booking`: the capacity reserved so that it meets its deadline. `why`: the reason
-    of its change, or why it waits. `kept`: it does not change, at a size outside its curve. `beyond`: what it holds now
-    beyond the reserved capacity."""
+    """One job of a round. `current`: the row of its curve that it has; 0 if it holds nothing, or has a size outside the
+    curve. `row`: the row that it gets now, at most `most`. `booking`: the capacity reserved so that it meets its
+    deadline. `why`: the reason for its change or its waiting. `kept`: its size, outside the curve, does not change.
+    `beyond`: the resources that it holds now beyond the reserved capacity."""
 
     job: Job
     curve: Curve
@@ -110,29 +111,30 @@ class JobCase:
 
     @property
     def timed(self) -> bool:
-        """Whether it has a deadline, and its speed and work are known."""
+        """Whether the job has a deadline and its speed and work are known."""
         return self.need.by_s < inf and self.curve.known and self.need.left < inf
 
     @property
     def wanted(self) -> Counts | None:
-        """The size that it gets; None: nothing."""
+        """The size that the job gets; None: nothing."""
         return self.curve.sizes[self.row - 1] if self.row else None
 
     @property
     def changes(self) -> bool:
-        """Whether its size changes."""
+        """Whether the job's size changes."""
         return self.row != self.current or (not self.current and bool(self.job.placement))
 
 
 class DeadlineRound:
-    """`cases` in the order of deadlines. `total`: the resources of the cluster; `timeline`: what is free of them over
-    time, without jobs that cannot be changed now and without `left_out` jobs, which `plans` excludes."""
+    """The jobs of a round as `cases` in the order of deadlines. `total`: the resources of the cluster; `timeline`:
+    their free part over time, without the resources of jobs that cannot be changed now and of `left_out` jobs, which
+    `plans` excludes."""
 
     def __init__(self, round_: Round, settings: DeadlineSettings, plans: Callable[[Job], bool] | None = None) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
-        # The first `most_planned` running jobs share what they hold; the others do not change.
+        # The first `most_planned` running jobs share their resources; other running jobs do not change.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = usable_total(round_)
         curves = snapshot.index(("deadline curves", settings.sizes), curve_index(settings.sizes))
@@ -176,7 +178,7 @@ class DeadlineRound:
         self.timeline = Timeline(self.free, [job_case.need.by_s for job_case in self.cases if job_case.timed])
 
     def _probe(self, job: Job, curve: Curve) -> bool:
-        """Whether it must run so that its speed becomes known. A stopped job has already run."""
+        """Whether the job must run so that its speed becomes known. A stopped job has already run."""
         return not curve.known and (bool(job.placement) or job.steps <= 0)
 
     def _fixed_probes(self, aside: Mapping[str, Job]) -> float:
@@ -187,8 +189,8 @@ class DeadlineRound:
         return sum(job.holds.dominant_share(self.total) for job in fresh)
 
     def first_row(self, job_case: JobCase, room: Resources) -> int:
-        """The size that a job of unknown speed starts with: the least, or the largest up to the declared one that there
-        is room for."""
+        """The initial size of a job with unknown speed: the smallest one, or the largest one up to the declared size
+        that fits."""
         if self.settings.start == "least":
             return 1
         spec, sizes = job_case.job.spec, job_case.curve.sizes
@@ -199,7 +201,7 @@ class DeadlineRound:
         return max(fitting, default=1)
 
     def lower(self, job_case: JobCase, row: int) -> None:
-        """Have a job get less than what was set aside for it now: there are no nodes for that."""
+        """Give a job less than the capacity reserved for it now, as no nodes have room for that."""
         if job_case.booking is not None:
             self.timeline.release(job_case.booking)
             job_case.booking = None
@@ -215,17 +217,17 @@ class DeadlineRound:
         job_case.row = row
 
     def room_now(self) -> Resources:
-        """What is free now beside what is set aside for now."""
+        """The resources that are free now and not reserved for now."""
         return Resources(*(int(part + 1e-6) for part in self.timeline.free[:, 0])).positive()
 
 
 def _taken_back(round_: Round, aside: Mapping[str, Job]) -> Resources:
-    """CPU that jobs which keep their sizes held beyond their requests, and that counts as free in this round."""
+    """The CPU beyond their requests that was lent to jobs which keep their sizes. It counts as free in this round."""
     lent = round_.snapshot.index("repair candidates", repair_candidates).lent
     jobs = [aside[key] for key in lent if key in aside]
     return Resources(sum(job.spec.extra_cpu(job.cpu) - job.spec.extra_cpu(round_.cpu(job)) for job in jobs))
 
 
 def settled(job: Job, now: float, settle_s: float) -> bool:
-    """Whether the speed of a running job is believed: not that of the first steps after a start, which are slower."""
+    """Whether the speed of a running job is reliable. The first steps after a start are slower and do not count."""
     return job.speed is not None or job.rescaled_s >= job.since_s or now - job.since_s >= settle_s

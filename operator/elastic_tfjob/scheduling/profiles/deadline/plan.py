@@ -1,4 +1,4 @@
-"""The plan of a DeadlineRound: which jobs meet their deadlines, with which size, and from sizes to nodes."""
+"""The planning of a DeadlineRound: choosing the jobs that meet their deadlines and their sizes, and placing them."""
 
 from collections.abc import Sequence
 from math import inf
@@ -14,8 +14,8 @@ __all__ = ["carry_out", "guarantee_deadlines", "probe"]
 
 
 def probe(deadline_round: DeadlineRound) -> None:
-    """Jobs of unknown speed get their least size, within a part of the cluster, so that their speed is measured. That
-    is expected soon, so only the first slot is reserved. A running job keeps its size."""
+    """Give jobs of unknown speed their smallest size, so that their speed can be measured. They get a limited share of
+    the cluster. As the measurement is expected soon, only the first slot is reserved. A running job keeps its size."""
     room = deadline_round.room_now()
     part, used = deadline_round.settings.probe_share, deadline_round.probing
     for job_case in deadline_round.cases:
@@ -34,11 +34,11 @@ def probe(deadline_round: DeadlineRound) -> None:
 
 
 def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None = None) -> None:
-    """In the order of deadlines each job gets the least size that meets its own, as early as there is room; with
-    `raises`, CPU in place before another size. Where it does not fit, an earlier job with more work is given up for it
-    (Moore, 1968), and tried again last.
+    """In the order of deadlines, reserve for each job the smallest size that meets its deadline, as early as possible;
+    with `raises`, CPU in place is preferred over a resize. If a job does not fit, an earlier job with more work gives
+    up its booking (Moore, 1968) and is tried again last.
 
-    A job that cannot meet its deadline stays without a booking, with the reason.
+    A job that cannot meet its deadline gets no booking, and the reason is stored.
     """
     accepted: list[JobCase] = []
     dropped: list[tuple[float, int, JobCase]] = []
@@ -95,7 +95,7 @@ def _book(deadline_round: DeadlineRound, job_case: JobCase, raises: CpuRaises | 
     if raises.take(job_case):
         job_case.booking = raised = timeline.book(job_case.curve, need)
         if raised is not None:
-            # A size that it keeps thanks to CPU that was lent is booked without that.
+            # A size that the job keeps only because of lent CPU is booked without this CPU.
             if raised.first == job_case.current and (sized is None or stays or raised.area <= sized.area):
                 return True
             timeline.release(raised)
@@ -109,8 +109,8 @@ def _book(deadline_round: DeadlineRound, job_case: JobCase, raises: CpuRaises | 
 def _exchange(
     deadline_round: DeadlineRound, job_case: JobCase, accepted: list[JobCase]
 ) -> tuple[float, JobCase] | None:
-    """The job that is given up for this one, with its share of the cluster, which is larger; this job is booked in its
-    place. None: it does not fit there either."""
+    """The job that loses its booking to this one, with its share of the cluster, which is larger. This job is then
+    booked in its place. None: no exchange makes this job fit."""
     mine, timeline = _area(job_case), deadline_round.timeline
     others = [
         (other.booking.area, n)
@@ -133,7 +133,8 @@ def _exchange(
 
 
 def _area(job_case: JobCase) -> float:
-    """Share of the cluster times seconds that the job needs on an empty cluster, at the least size in time."""
+    """The share of the cluster times seconds that the job needs on an empty cluster at the smallest size that meets its
+    deadline."""
     curve, need = job_case.curve, job_case.need
     lasts = need.steps(curve)[1:] / curve.rates[1:]
     for share, seconds in zip(curve.share[1:], lasts, strict=True):
@@ -142,17 +143,18 @@ def _area(job_case: JobCase) -> float:
     return float(curve.share[-1] * lasts[-1])
 
 
-# -- From what each job is to get to nodes -----------------------------------------------------------------------------
+# -- The placement of the planned sizes on nodes -----------------------------------------------------------------------
 
 TRIES: Final = 8
-"""How often spare capacity is shared again where jobs find no nodes for their sizes."""
+"""How often spare capacity is distributed again if jobs find no nodes for their sizes."""
 
 
 def carry_out(deadline_round: DeadlineRound) -> None:
-    """Share spare capacity, and place everything. Where a size finds no nodes, the next smaller useful one is tried.
+    """Distribute spare capacity and place all jobs. If no nodes fit a size, the next smaller useful size is tried.
 
-    A job that gets less than planned leaves room in the totals: then all is undone, and shared again without what it
-    did not get. So no job is stopped in favour of one that then does not start."""
+    If a job gets less than planned, the totals have free capacity again. Then all placements are undone, and the
+    capacity is distributed again with the job limited to what it got. So no job is stopped for one that then does not
+    start."""
     round_, cases = deadline_round.round, deadline_round.cases
     rows = {job_case.job.key: n for n, job_case in enumerate(cases)}
     refusals = dict(round_.refusals)
@@ -166,7 +168,7 @@ def carry_out(deadline_round: DeadlineRound) -> None:
     rest.share()
     for k in range(TRIES):
         mark, before = round_.room.mark(), dict(round_.changes)
-        # Most jobs are to keep what they have.
+        # Most jobs keep their resources.
         others = [n for n, job_case in enumerate(cases) if job_case.changes and not job_case.kept]
         whys: dict[str, Why] = {cases[n].job.key: cases[n].why for n in others}
         last = {cases[n].job.key for n in others if cases[n].booking is None and not cases[n].probe}

@@ -1,4 +1,5 @@
-"""SpareCapacity: what deadlines leave goes where it adds most speed; and CPU in place for jobs that would be late."""
+"""SpareCapacity, which distributes the capacity not needed for deadlines to the jobs that gain most speed; and CPU in
+place for jobs that would miss their deadlines."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
@@ -30,38 +31,38 @@ from elastic_tfjob.scheduling.steps.sizes import time_left_s
 __all__ = ["CpuRaises", "SpareCapacity", "cpu_for_late_jobs"]
 
 LEAST_S: Final = 1.0
-"""The least seconds that a job is assumed to have left."""
+"""The minimum number of seconds that a job is assumed to have left."""
 
 Entry = tuple[float, int, int]
 """(-gain, case, row): the best larger size of a case, as last computed."""
 
 
 class SpareCapacity:
-    """Size by size, capacity goes to the job with the largest gain in speed, relative to its remaining work, per share
-    of the cluster.
+    """Distributes capacity in increments. Each one goes to the job with the largest gain in speed, relative to its
+    remaining work, per share of the cluster.
 
     So short jobs come before long ones, and a second worker before a tenth. The gain grows with the age of the job
     relative to the time that it needs (highest response ratio next, Brinch Hansen, 1971), so no job waits forever.
 
-    While there is room for all that is asked for, who comes next does not depend on it, and all turns are found at
-    once, on arrays; from where something is short on, one after the other.
+    While all requested increments fit, their order does not depend on the free capacity, and all turns are computed at
+    once on arrays. From the first shortage on, turns are computed one at a time.
     """
 
     def __init__(self, deadline_round: DeadlineRound) -> None:
         self._outlook, self._cases = deadline_round, deadline_round.cases
         self._power = deadline_round.settings.speed_power
         self._bonus = 1 + deadline_round.settings.keep
-        """By this much more what a job has is worth to it than the same to another."""
+        """The factor by which capacity that a job already has is worth more than the same capacity for another job."""
         self._kept = -1
         self._values: Floats = np.zeros(len(self._cases))
         self._untold: Sequence[int] = range(len(self._cases))
-        """Those whose worth goes by what is usual; at first all."""
+        """The cases whose value is computed from the usual remaining time; initially all."""
         self._ways = [_way(job_case, deadline_round.settings.min_gain) for job_case in self._cases]
         self._increments = [NO_INCREMENTS] * len(self._cases)
 
     def share(self, lowered: Iterable[int] | None = None) -> None:
-        """Share all that is free: the rows of the cases become the rows that they get. `lowered`: the places of the
-        cases whose row or `most` has changed since the last call; None: all."""
+        """Distribute all free capacity by setting the rows of the cases. `lowered`: the indices of the cases whose row
+        or `most` has changed since the last call; None: all."""
         self._look(lowered)
         self._one_by_one(*self._while_room(self._free()))
 
@@ -113,7 +114,7 @@ class SpareCapacity:
         whose, firsts = np.arange(len(by_case)).repeat(lengths), lengths.cumsum() - lengths
         gains = increments[:, GAIN] * self._values[whose] * np.where(increments[:, HAD], self._bonus, 1.0)
         keys = -_falling(gains, whose)
-        # Who does not find room for its first increment asks for a smaller one, and is not among those that rise.
+        # A case whose first increment does not fit asks for a smaller one, and is not among those that grow here.
         small = asking[(demand[firsts[asking]] > free).any(axis=1)]
         heap = [entry for k in small.tolist() if (entry := self._next(k, free)) is not None]
         rises = np.ones(len(by_case), dtype=np.bool_)
@@ -121,7 +122,8 @@ class SpareCapacity:
         order = np.flatnonzero(rises[whose])
         order = order[keys[order].argsort(kind="stable")]
         left = np.array(free) - demand[order].cumsum(axis=0)
-        # What a case asks for next is chosen when it has got the last: it has to fit then, and when its turn comes.
+        # A case's next increment is chosen when the case gets the previous one: it must fit then, and again at its
+        # turn.
         then = np.minimum(order + 1, len(whose) - 1)
         goes_on = (then > order) & (whose[then] == whose[order])
         short = (left < 0).any(axis=1) | (goes_on & (demand[then] > left).any(axis=1))
@@ -160,7 +162,7 @@ class SpareCapacity:
                 heappush(heap, then)
 
     def _next(self, k: int, free: list[float]) -> Entry | None:
-        """The best larger size of a case that fits; None where none pays."""
+        """The best larger size of a case that fits; None if no size is worth its cost."""
         job_case, way = self._cases[k], self._ways[k]
         demand, row = job_case.curve.plain.demand, job_case.row
         start, last = way.beyond(row)
@@ -237,15 +239,16 @@ def _usual_s(cases: list[JobCase]) -> float:
     return sum(known) / len(known) if known else LEAST_S
 
 
-# -- CPU in place for jobs that meet their deadlines with more of it than they request, and not without ----------------
-# It costs no start, so it comes before another size: `Raises`, while sizes are chosen. Jobs whose size is not chosen in
-# this round get it afterwards: `raise_late`.
+# -- CPU in place for jobs that meet their deadlines only with more CPU than they request ------------------------------
+# More CPU needs no new start, so it is preferred over a resize: `CpuRaises` gives it while sizes are chosen. Jobs whose
+# size is not chosen in this round get it afterwards, from `cpu_for_late_jobs`.
 
 TIMES: Final = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
-"""Of what its busiest replicas request: the least of these that is enough is what those get, and what they hold now
-where none is. The law of utilisation says how fast the job will be then, and is no more precise than these steps."""
+"""The factors on the request of a job's busiest replicas that are tried. The replicas get the smallest sufficient
+factor, or keep their CPU if none is sufficient. The expected speed comes from the law of utilisation, which is no more
+precise than these steps."""
 MARGIN: Final = 0.1
-"""Part of the time left that is kept: the law's error."""
+"""The fraction of the remaining time that is kept as a margin for the law's error."""
 
 
 class Want(NamedTuple):
@@ -256,8 +259,8 @@ class Want(NamedTuple):
 
 
 class CpuRaises:
-    """Running jobs that keep their size, with more CPU. Their curves end at that size, faster and with that CPU. Jobs
-    whose size is not chosen in this round take part, too."""
+    """Running jobs that keep their size and get more CPU. Their curves end at that size, with the higher speed and the
+    additional CPU. Jobs whose size is not chosen in this round take part, too."""
 
     def __init__(self, lending: CpuInPlace, deadline_round: DeadlineRound) -> None:
         self._lending, self._outlook = lending, deadline_round
@@ -266,8 +269,8 @@ class CpuRaises:
         self._before: dict[str, Curve] = {}
 
     def take(self, job_case: JobCase) -> bool:
-        """Whether the job's nodes have the CPU with which it is in time at its present size; that CPU is then
-        reserved."""
+        """Whether the job's nodes have enough CPU for the job to meet its deadline at its current size. If so, this CPU
+        is reserved."""
         job, curve, row, deadline_round = job_case.job, job_case.curve, job_case.current, self._outlook
         believed = row and settled(job, deadline_round.round.now, deadline_round.settings.settle_s)
         want = _want(self._lending, job, spare=0.0) if believed else None
@@ -292,7 +295,7 @@ class CpuRaises:
             self._lending.grants.withdraw(job)
 
     def came_before(self, job_case: JobCase) -> bool:
-        """Whether a job with a later deadline got CPU; or any job, where this one must first show its speed."""
+        """Whether a job with a later deadline got CPU. If this job must first show its speed, any job counts."""
         raised = [_deadline(job) for job in self._lending.grants.jobs.values()]
         return bool(raised) and (job_case.probe or _deadline(job_case.job) < max(raised))
 
@@ -307,8 +310,8 @@ class CpuRaises:
 
 
 def cpu_for_late_jobs(lending: CpuInPlace) -> None:
-    """Give CPU in the order of deadlines, before it is lent to busy jobs. Jobs that would be late all the same, or
-    whose nodes have too little left, get none here."""
+    """Give CPU in the order of deadlines, before it is lent to busy jobs. Jobs that would be late even with more CPU,
+    or whose nodes have too little CPU left, get none here."""
     for _, key, want in _late(lending):
         _granted(lending, lending.round.job(key), want)
 
@@ -327,7 +330,7 @@ def _late(lending: CpuInPlace, without: Set[str] = frozenset()) -> list[tuple[fl
 
 
 def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: Resources) -> Curve:
-    """The curve up to this row, where the job is this fast with this much more CPU."""
+    """The curve up to this row, whose speed is `steps_per_s` with `more` resources."""
     rates, demand, share = (part[: row + 1].copy() for part in (curve.rates, curve.demand, curve.share))
     rates[row] = max(steps_per_s, rates[row])
     demand[row] += more
@@ -336,7 +339,7 @@ def _ending(curve: Curve, row: int, steps_per_s: float, more: Resources, total: 
 
 
 def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
-    """Whether the job's nodes have all of that; a part of it would not help the deadline."""
+    """Whether the job's nodes have all of the wanted CPU. A part of it would not suffice for the deadline."""
     claims = list(_claims(lending, job, want.cpu))
     lending.grants.water_fill(claims)
     if any(lending.grants.held(job, claim.type, claim.replica) < claim.want for claim in claims):
@@ -346,11 +349,11 @@ def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
 
 
 def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
-    """The CPU that suffices with a margin. None: the requested CPU suffices with this part of the time left to spare;
-    or no amount does; or CPU does not matter."""
+    """The CPU that suffices for the job's deadline, with a margin. None: the requested CPU suffices and leaves the
+    fraction `spare` of the remaining time; or no amount of CPU suffices; or CPU has no effect."""
     round_, spec = lending.round, job.spec
     measured = job.key in lending.busy and adjusts(lending, job)
-    # What it uses is measured anew after each change: meanwhile it needs what it was given.
+    # CPU use is measured again after each change. Until then the job is assumed to need the CPU that it was given.
     raised = bool(job.cpu) and not job.cpu_use and job.phase == "running" and round_.placement(job) == job.placement
     if spec.deadline_s is None or spec.fixed_cpu or not job.cpu_limited or not (measured or raised):
         return None
@@ -363,8 +366,8 @@ def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
 
 
 def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """The CPU that the job holds, if it may reach `aimed` steps per second with it and surely not `in_time` with what
-    it requests: its measured speed may be from before the last change."""
+    """The CPU that the job holds, if it may reach `aimed` steps per second with it and certainly does not reach
+    `in_time` with its request. Its measured speed may be from before the last change."""
     requested = job.spec.requested_cpu
     parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
     least = min(parts, default=1.0)
@@ -374,8 +377,8 @@ def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
 
 
 def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """The least CPU with which it reaches `aimed` steps per second, where it is slower than `in_time` with what it
-    requests."""
+    """The least CPU with which the job reaches `aimed` steps per second, if it is slower than `in_time` with its
+    request."""
     spec, snapshot = job.spec, lending.round.snapshot
     if not job.cpu and job.steps_per_s >= in_time:
         return None
@@ -393,10 +396,10 @@ def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
 
 
 def _balanced(job: Job, times: float) -> dict[str, int]:
-    """Millicores of a replica by type, where the types that limit the speed get this many times their request. The
-    other types get what the law of utilisation requires beside that, at least their request: in proportion to their
-    work where types work at once, and to its square root where they take turns (which gives the shortest step for all
-    the CPU together)."""
+    """Millicores of a replica by type if the types that limit the speed get `times` their request. The remaining types
+    get what the law of utilisation then requires, and at least their request. If the types work at once, their CPU is
+    proportional to their work; if they take turns, to the square root of their work, which gives the shortest step for
+    a given total of CPU."""
     requested = {type_: job.spec.requested_cpu(type_) for type_, n in job.counts.items() if n}
     use = {type_: u for type_, u in job.cpu_use.items() if type_ in requested and type_ != EVALUATOR}
     work = {type_: u * job.held_cpu(type_) / job.counts[type_] for type_, u in use.items()}

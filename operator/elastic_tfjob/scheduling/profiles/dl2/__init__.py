@@ -1,4 +1,4 @@
-"""DL2: sizes by a learned policy, one small network for all jobs, which is trained in simulation (`train-policy`)."""
+"""dl2: job sizes chosen by a learned policy, one small network for all jobs, trained in simulation (`train-policy`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ __all__ = ["Dl2Parameters", "FromFile", "LearnedSizes", "Scored", "give"]
 
 
 # -- From scores to sizes ----------------------------------------------------------------------------------------------
-# One action after the other, the highest score first, until none is above 0 or fits.
+# Actions are taken one at a time, the highest score first, until no action has a score above 0 or none fits.
 
 NEVER: Final = float("-inf")
 Scores = tuple[float, float, float]
-"""For one more worker, one more PS, or both."""
+"""The scores of the three actions: one more worker, one more PS, or both."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """What is known of a job, and for each of its sizes that part of the scores which stays as long as its speed does:
-    below every number where an action is not allowed. None: it stays at its minimum."""
+    """The knowledge about a job, and for each of its sizes the part of the scores that changes only with its speed
+    (minus infinity for actions that are not allowed). None: the job stays at its minimum."""
 
     known: Known
     scores: Sequence[Scores] | None
@@ -48,11 +48,12 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class LearnedSizes:
-    """DL2's loop (Peng et al., arXiv 1909.06040, section 4.1): each round hands out anew what its jobs share. Every job
-    first gets its minimum in the profile's order; then the network's best action of all jobs is taken, and that job
-    scored at its new size, until no action has a score above 0 (which stands for DL2's void action) or fits. An action
-    that does not fit is out, and another one of that job may be taken. For the size that its actions lead to a job gets
-    the fastest one that holds no more of anything: what lies on the way to a better size may be slower than less.
+    """DL2's loop (Peng et al., arXiv 1909.06040, section 4.1). Each round redistributes the resources shared by its
+    jobs. First every job gets its minimum, in the profile's order. Then the best action over all jobs is taken and its
+    job is scored at the new size, until no action has a score above 0 (which stands for DL2's void action) or none
+    fits. If an action does not fit, another action of the job may be taken. In the end a job gets the fastest size that
+    holds no more of any resource than the size reached, because a size on the path to a better one may be slower than a
+    smaller size.
     """
 
     network: Network
@@ -72,8 +73,8 @@ class LearnedSizes:
 
 
 def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resources) -> list[int]:
-    """Which size each job gets of those that are known of it: 1 for the first, 0 for nothing. `moment`: what is added
-    to a job's scores."""
+    """The size of each job as an index into its known sizes: 1 for the first, 0 for nothing. `moment`: the part of the
+    scores that depends on the job and the round, which is added to the sizes' part."""
     rows, left = minima(jobs, free)
     at = [0] * len(jobs)
     heap = [first for k, job in enumerate(jobs) if rows[k] and (first := best(job, 0, moment[k], k, left))]
@@ -91,7 +92,7 @@ def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resour
 
 
 def minima(jobs: Sequence[Scored], free: Resources) -> tuple[list[int], Resources]:
-    """Every job its minimum (row 1) as long as that fits, else nothing (0); and what is left."""
+    """Gives every job its minimum (row 1) if it fits, else nothing (0). Also returns the remaining resources."""
     rows, left = [0] * len(jobs), free
     for k, job in enumerate(jobs):
         if job.known.grid.demand[0].within(left):
@@ -100,16 +101,16 @@ def minima(jobs: Sequence[Scored], free: Resources) -> tuple[list[int], Resource
 
 
 def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources) -> tuple[float, int, int] | None:
-    """Minus the score, the job and the size that it leads to, of the best action from the size `at` that fits; None
-    where none is above 0."""
+    """The best action from the size `at` that fits, as (minus its score, job, resulting size); None if no score is
+    above 0."""
     if job.scores is None:
         return None
     known = job.known
     held, for_it, wide = known.grid.demand, known.for_it, len(known.grid.workers)
     had = held[for_it[at]]
     found, most = -1, 0.0
-    # One by one, as a round of many jobs is hardly anything else. What is not allowed leads nowhere, and has a score
-    # below every number.
+    # The three actions are written out, as a round of many jobs spends most of its time here. Actions that are not
+    # allowed have a score of minus infinity.
     worker, ps, both = job.scores[at]
     if (score := worker + moment[0]) > most and fits(had, held[for_it[at + 1]], left):
         found, most = at + 1, score
@@ -121,7 +122,7 @@ def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources)
 
 
 def fits(had: Resources, has: Resources, left: Resources) -> bool:
-    """Whether what is left has what somebody holds more than before; less of something where it exchanges replicas."""
+    """Whether the remaining resources cover the change from `had` to `has`, which may also release some resources."""
     return (
         has[0] - had[0] <= left[0]
         and has[1] - had[1] <= left[1]
@@ -132,7 +133,7 @@ def fits(had: Resources, has: Resources, left: Resources) -> bool:
 
 
 def exchanged(had: Resources, has: Resources, left: Resources) -> Resources:
-    """What is left once somebody has that for this."""
+    """The remaining resources after the change from `had` to `has`."""
     return Resources(
         left[0] + had[0] - has[0],
         left[1] + had[1] - has[1],
@@ -142,23 +143,23 @@ def exchanged(had: Resources, has: Resources, left: Resources) -> Resources:
     )
 
 
-# -- The step of a profile whose weights are in a file -----------------------------------------------------------------
+# -- The scheduling step with weights from a file ----------------------------------------------------------------------
 
 
 class FromFile:
-    """`LearnedSizes` with the network in this file (empty: the one that is shipped), or `HullRule` where there is none.
-    It is read by `read`, or else by the first round."""
+    """`LearnedSizes` with the network in this file (empty: the shipped network), or `HullRule` if it has no usable
+    network. The file is read by `read`, or else by the first round."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._step: Step | None = None
 
     def later(self) -> None:
-        """No round reads the file: until `read` has, it decides as `HullRule`."""
+        """Do not read the file in a round. Until `read` is called, the step decides like `HullRule`."""
         self._step = HullRule(instead_of=f"{self._path} is still being read")
 
     def read(self) -> None:
-        """Read the file, whatever was known of it."""
+        """Read the file, even if it was read before."""
         network = read(self._path)
         self._step = HullRule(instead_of=network) if isinstance(network, str) else LearnedSizes(network)
 
@@ -170,7 +171,7 @@ class FromFile:
 
 
 SLOT_S = 300.0
-"""DL2's testbed had slots of this length."""
+"""The slot length in seconds on DL2's testbed."""
 
 
 class Dl2Parameters(TryingParameters):

@@ -1,4 +1,5 @@
-"""The inputs of the network: features of a job's sizes, kept until its speed changes; and of the jobs of a round."""
+"""The network's inputs: features of a job's sizes, cached until its speed changes, and features of the jobs of a
+round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ from elastic_tfjob.speed.model import counts_between, known_sizes
 __all__ = ["Grid", "Known", "grid_of", "job_features", "known_of"]
 
 LEAST_GAIN: Final = 1e-4
-"""Gains below count as this in a logarithm."""
+"""The minimum gain in a logarithm; smaller gains count as this value."""
 FURTHEST: Final = 3.0
-"""A feature is at most so far from 0."""
+"""The maximum absolute value of a feature."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The sizes of jobs of equal groups, PS by PS and in each worker by worker: the first is the minimum. `demand`:
-    what each holds."""
+    """The sizes of jobs with equal replica groups, sorted by PSs and then by workers; the first is the minimum.
+    `demand`: the resources of each size."""
 
     ps: tuple[int, ...]
     workers: tuple[int, ...]
@@ -35,8 +36,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What is known of a job: its grid, and steps per second with `one` PS and one worker. Of each size its features
-    (None: the job's speed is not known), which actions `may` be taken there, and which size the job gets `for_it`."""
+    """The knowledge about a job: its grid, and its steps per second with `one` PS and one worker. For each size: the
+    features (None: the job's speed is unknown), the actions that `may` be taken there, and the size that the job gets
+    `for_it`."""
 
     grid: Grid
     one: float = 0.0
@@ -63,7 +65,8 @@ def _grid(groups: tuple[ReplicaGroup, ...]) -> Grid:
 
 
 def _within(grid: Grid) -> NDArray[np.bool_]:
-    """By size (row) the sizes that hold no more of anything. Not kept: of a job of 2,000 replicas it has 5 MB."""
+    """For each size (row) the sizes that hold no more of any resource. The array is not cached, as it has 5 MB for a
+    job of 2,000 replicas."""
     held = np.array(grid.demand, dtype=np.int64)
     within = np.ones((len(held), len(held)), dtype=np.bool_)
     for of_all in held.T:
@@ -72,7 +75,7 @@ def _within(grid: Grid) -> NDArray[np.bool_]:
 
 
 def known_of(job: Job, total: Resources) -> Known:
-    """What is known of this job in a cluster with these totals."""
+    """The knowledge about this job in a cluster with these totals."""
     spec, speed = job.spec, job.speed
     grid = grid_of(spec)
     start = speed.steps_per_s(spec.minimum) if speed is not None and spec.elastic else None
@@ -96,8 +99,9 @@ def known_of(job: Job, total: Resources) -> Known:
 def _of_sizes(
     groups: tuple[ReplicaGroup, ...], told: bytes, shares: tuple[float, ...]
 ) -> tuple[Floats, NDArray[np.bool_], tuple[int, ...]]:
-    """Of each size the features, the allowed actions, and the size that a job gets for it: the fastest of those that
-    hold no more of anything. `told`: relative speeds, 0 where not known. Jobs of equal speeds share all that."""
+    """For each size the features, the allowed actions, and the size that the job gets for it, which is the fastest one
+    that holds no more of any resource. `told`: relative speeds, 0 if unknown. Jobs with equal speeds share the
+    result."""
     grid = _grid(groups)
     p, w = np.array(grid.ps, dtype=np.float64), np.array(grid.workers, dtype=np.float64)
     known = np.frombuffer(told)
@@ -125,14 +129,14 @@ def _of_sizes(
         ],
         axis=-1,
     ).reshape(root.size, -1)
-    # What leads to no size that is faster is never done.
+    # Actions that lead to no faster size are not allowed.
     may = (best.reshape(len(ACTIONS), -1) > NOTICEABLE).T
     return np.clip(features, -FURTHEST, FURTHEST), may, tuple(for_it.tolist())
 
 
 def best_gains(root: Floats, replicas: Floats, p: Floats, w: Floats) -> Floats:
-    """By action (first axis) and size (PS, workers): the best gain in `root` per replica of all sizes that lie beyond
-    the size which the action leads to; -inf where there is none. `replicas`: how many a job has for each size."""
+    """By action (first axis) and size (PSs, workers): the best gain in `root` per replica over all sizes at or beyond
+    the size that the action leads to; -inf if there is none. `replicas`: the number of replicas for each size."""
     cost = replicas[None, None] - replicas[:, :, None, None]
     gain = (root[None, None] - root[:, :, None, None]) / np.where(cost > 0, cost, np.inf)
     as_many, more = p[None, :] >= p[:, None], p[None, :] > p[:, None]
@@ -145,7 +149,7 @@ def best_gains(root: Floats, replicas: Floats, p: Floats, w: Floats) -> Floats:
 
 
 def next_gains(root: Floats, p: Floats, w: Floats) -> Floats:
-    """By action and size: what the next size gains per replica; 0 where there is none."""
+    """By action and size: the gain per replica of the next size; 0 if there is none."""
     gains = np.zeros((len(ACTIONS), *root.shape))
     gains[0, :, :-1] = np.diff(root, axis=1) / np.diff(w)
     gains[1, :-1, :] = np.diff(root, axis=0) / np.diff(p)[:, None]
@@ -154,7 +158,7 @@ def next_gains(root: Floats, p: Floats, w: Floats) -> Floats:
 
 
 def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, now: float) -> Floats:
-    """n x JOB_FEATURES, of all jobs that a round decides on."""
+    """The job features (n x JOB_FEATURES) of all jobs that a round decides on."""
     if not jobs:
         return np.zeros((0, len(JOB_FEATURES)))
     done = np.array([job.steps_at(now) for job in jobs])
@@ -166,7 +170,7 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
     left = np.where(unknown, 0.0, np.log10(np.maximum(seconds, 1.0)) - 4.0)
     told = left[~unknown]
     mean = told.mean() if len(told) else 0.0
-    # Not as an array: what many jobs ask for in vain may be more than 64 bits hold.
+    # Python integers, not an array: the total request of many waiting jobs may exceed 64 bits.
     least = Resources(*map(sum, zip(*(job.grid.demand[0] for job in known), strict=True)))
     crowd = np.log10(max(least.dominant_share(total), LEAST_GAIN))
     features = np.stack(

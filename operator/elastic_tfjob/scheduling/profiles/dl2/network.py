@@ -1,7 +1,9 @@
-"""The network that all jobs share: scores of one more worker, one more PS, or both, for a job at a size.
+"""The network shared by all jobs, and the file with its weights. It scores three actions for a job at a size: one more
+worker, one more PS, or both.
 
-What is known of a size goes through one hidden layer and past it; what is known of the job and of the moment goes past
-it only. So a size's part of the scores is kept as long as the job's speed is, and a round adds three numbers a job.
+The features of a size pass through one hidden layer and through a skip connection; the features of the job and of the
+round pass through a skip connection only. So a size's part of the scores is cached until the job's speed changes, and a
+round adds three numbers per job.
 """
 
 import io
@@ -43,11 +45,11 @@ Floats = NDArray[np.float64]
 ACTIONS: Final = ("worker", "ps", "both")
 SIZE_FEATURES: Final = (
     "best",  # logarithm of the best gain in sqrt(speed) per replica over all larger sizes
-    "best by worker",  # of those with more workers, how far that is below the best
+    "best by worker",  # over sizes with more workers: the difference to the best
     "best by ps",
     "best by both",
-    "best gain",  # the best, not its logarithm
-    "gain of worker",  # of the next worker alone
+    "best gain",  # the best gain itself, not its logarithm
+    "gain of worker",  # the gain of one more worker alone
     "gain of ps",
     "gain of both",
     "workers",  # logarithm
@@ -58,20 +60,20 @@ SIZE_FEATURES: Final = (
     "share of ps",
 )
 JOB_FEATURES: Final = (
-    "left",  # logarithm of what it would take with one PS and one worker
-    "left beside others",  # how far that is above the mean
-    "unknown",  # whether how much is left is not known
-    "done",  # part of its steps
-    "age",  # logarithm of the time since it came
-    "crowd",  # logarithm of what all jobs ask for at least, as a part of what there is
+    "left",  # logarithm of the remaining time with one PS and one worker
+    "left beside others",  # the difference of `left` to its mean over jobs
+    "unknown",  # whether the remaining work is unknown
+    "done",  # fraction of the job's steps
+    "age",  # logarithm of the time since the job's arrival
+    "crowd",  # logarithm of the minimum demand of all jobs as a fraction of the cluster
     "crowd and left",  # their product
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """`hidden` (size features x units), `hidden_bias` (units), `output` (units x actions), `output_bias` (actions),
-    `size_skip` (size features x actions), `job_skip` (job features x actions)."""
+    """The weights: `hidden` (size features x units), `hidden_bias` (units), `output` (units x actions), `output_bias`
+    (actions), `size_skip` (size features x actions), `job_skip` (job features x actions)."""
 
     hidden: Floats
     hidden_bias: Floats
@@ -85,13 +87,13 @@ class Network:
         return (self.hidden, self.hidden_bias, self.output, self.output_bias, self.size_skip, self.job_skip)
 
     def of_sizes(self, features: Floats) -> Floats:
-        """The sizes' part of the scores: n x 3."""
+        """The part of the scores that depends on the sizes: n x 3."""
         inner = np.tanh(features @ self.hidden + self.hidden_bias)
         values: Floats = inner @ self.output + self.output_bias + features @ self.size_skip
         return values
 
     def of_jobs(self, features: Floats) -> Floats:
-        """The part of jobs and moment: n x 3."""
+        """The part of the scores that depends on the jobs and the round: n x 3."""
         values: Floats = features @ self.job_skip
         return values
 
@@ -102,12 +104,12 @@ def shapes(units: int) -> tuple[tuple[int, ...], ...]:
 
 
 def flat(network: Network) -> Floats:
-    """All weights, one after the other."""
+    """All weights as one vector."""
     return np.concatenate([array.ravel() for array in network.arrays])
 
 
 def of_flat(weights: Floats, units: int) -> Network:
-    """The network with these weights. Raises ValueError where they are not as many as it has."""
+    """The network with these weights. Raises ValueError for a wrong number of weights."""
     parts: list[Floats] = []
     at = 0
     for shape in shapes(units):
@@ -119,8 +121,9 @@ def of_flat(weights: Floats, units: int) -> Network:
 
 
 def greedy(units: int, spread: float = 0.0, seed: int = 0) -> Network:
-    """One that goes for the best gain over all larger sizes, by what leads there, and adds at once what helps at once.
-    `spread`: the standard deviation of the weights into hidden units, which add nothing yet. Where learning begins."""
+    """The network from which training starts. It takes the action that leads to the best gain over all larger sizes,
+    and adds both replica types together if that helps at once. `spread`: the standard deviation of the weights into the
+    hidden units, which contribute nothing to the scores yet."""
     sizes, jobs, actions = len(SIZE_FEATURES), len(JOB_FEATURES), len(ACTIONS)
     skip = np.zeros((sizes, actions))
     skip[SIZE_FEATURES.index("best")] = 1.0
@@ -137,18 +140,18 @@ def greedy(units: int, spread: float = 0.0, seed: int = 0) -> Network:
     )
 
 
-# -- Weights of the network in a file: a .npz of its arrays, with JSON that says what they are -------------------------
-# Read in one place.
+# -- The weights file: a .npz of the network's arrays, with a JSON description -----------------------------------------
+# This is the only place where it is read.
 #
-# Whatever stands in a file, reading it ends with a network or with words that say why there is none.
+# For any content of the file, the result is a network or the reason why there is none.
 
 FORMAT: Final = 1
 SHIPPED: Final = "weights.npz"
 MOST_BYTES: Final = 1 << 20
-"""Of a file, and of what is packed in it."""
+"""The maximum size of a file in bytes, both packed and unpacked."""
 MOST_UNITS: Final = 256
 LARGEST: Final = 1e3
-"""No weight is larger."""
+"""The maximum absolute value of a weight."""
 NAMES: Final = ("hidden", "hidden_bias", "output", "output_bias", "size_skip", "job_skip")
 INTERFACE: Final[Mapping[str, Any]] = {
     "format": FORMAT,
@@ -156,15 +159,15 @@ INTERFACE: Final[Mapping[str, Any]] = {
     "size_features": list(SIZE_FEATURES),
     "job_features": list(JOB_FEATURES),
 }
-"""What weights belong to: those of other features mean nothing here."""
+"""The interface that weights belong to. Weights for different features cannot be used."""
 
 
 class WeightsError(ValueError):
-    """Why there is no network, in words."""
+    """A file has no usable network. The message is the reason."""
 
 
 def as_bytes(network: Network, trained: Mapping[str, Any]) -> bytes:
-    """A file with these weights; `trained` says how they came about, for people."""
+    """The content of a file with these weights. `trained` describes the training, for people."""
     file = io.BytesIO()
     arrays: dict[str, Any] = {
         name: values.astype(np.float32) for name, values in zip(NAMES, network.arrays, strict=True)
@@ -174,7 +177,7 @@ def as_bytes(network: Network, trained: Mapping[str, Any]) -> bytes:
 
 
 def read(path: str) -> Network | str:
-    """The network of this file (empty: the one that is shipped), or why there is none."""
+    """The network in this file (empty: the shipped network), or the reason why there is none."""
     try:
         if not path:
             return _shipped()
@@ -186,7 +189,7 @@ def read(path: str) -> Network | str:
         return cut(f"{path or SHIPPED}: {error}")
     except OSError as error:
         return cut(f"{path or SHIPPED} cannot be read: {error.strerror or type(error).__name__}")
-    except ValueError as error:  # a path that no file can have
+    except ValueError as error:  # an invalid path
         return cut(f"no file has the path {path!r} ({error})")
 
 
@@ -196,7 +199,7 @@ def _shipped() -> Network:
 
 
 def parse(content: bytes) -> Network:
-    """Raises WeightsError for whatever is not a network of this interface with finite weights."""
+    """The network in this content. Raises WeightsError unless it is a network of this interface with finite weights."""
     if len(content) > MOST_BYTES:
         raise WeightsError(f"more than {MOST_BYTES} bytes")
     try:
