@@ -21,7 +21,7 @@ import pytest
 
 import elastic_tfjob.runtime
 from elastic_tfjob.controller.model.pod import LastEnd, last_end
-from elastic_tfjob.runtime import hook_detection, processes, protocol
+from elastic_tfjob.runtime import forkserver, hook_detection, processes, protocol
 from elastic_tfjob.runtime.install import install
 from elastic_tfjob.runtime.launcher import Launcher
 from elastic_tfjob.runtime.programs import HOLD_S, Child, SaveBeforeStop, StderrPipe
@@ -631,7 +631,8 @@ def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
     raise ValueError("the reason")
     """
     command = [sys.executable, "-c", code]
-    pid = os.posix_spawn(command[0], command, {**os.environ, **pipe.environment}, file_actions=pipe.spawn_actions)
+    actions = forkserver.stderr_actions(pipe.write_end)
+    pid = os.posix_spawn(command[0], command, {**os.environ, **pipe.environment}, file_actions=actions)
     pipe.begin()
     os.waitpid(pid, 0)
     assert pipe.last().startswith("ValueError: the reason W0000")

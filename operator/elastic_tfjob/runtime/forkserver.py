@@ -36,8 +36,6 @@ from elastic_tfjob.runtime import preload, protocol
 if TYPE_CHECKING:
     import socket
 
-    from elastic_tfjob.runtime.programs import StderrPipe
-
 VARIABLE = "ELASTIC_TFJOB_FORK"
 """Its value tells a process how to leave a fork server behind: the JSON that `begin` reads. start/sitecustomize.py must
 not fail in any Python, so it repeats the name."""
@@ -127,10 +125,10 @@ class Forks:
         return {"way": way, "why": self.why, "packages": self.packages[:8] if self.ready else []}
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], stderr: StderrPipe | None, signal_mask: set[Any]
+        self, command: Sequence[str], environment: Mapping[str, str], stderr: int | None, signal_mask: set[Any]
     ) -> tuple[int, bool]:
-        """Start a program. Returns its process id, and whether it was forked. Raises OSError if it cannot be
-        started."""
+        """Start a program; `stderr`: the write end of a pipe that its standard error goes to, None: the container's
+        log. Returns its process id, and whether it was forked. Raises OSError if it cannot be started."""
         usable = list(command) == self._command and not self._disabled and not self._suspicion
         if usable and self.ready and not self._is_outdated():
             try:
@@ -141,7 +139,7 @@ class Forks:
             with contextlib.suppress(OSError):  # the environment may be too large with the added variables
                 return self._spawn_first(command, environment, stderr, signal_mask), False
             self.close("the command does not start with the variables that the fork server needs")
-        return _spawn(command, environment, stderr.spawn_actions if stderr else [], signal_mask), False
+        return _spawn(command, environment, stderr_actions(stderr), signal_mask), False
 
     def _is_outdated(self) -> bool:
         """Whether the program has since set variables for its libraries to values other than those guessed when the
@@ -155,7 +153,7 @@ class Forks:
         return bool(changed)
 
     def _spawn_first(
-        self, command: Sequence[str], environment: Mapping[str, str], stderr: StderrPipe | None, signal_mask: set[Any]
+        self, command: Sequence[str], environment: Mapping[str, str], stderr: int | None, signal_mask: set[Any]
     ) -> int:
         """Start a process of its own that leaves a fork server behind."""
         import socket  # noqa: PLC0415
@@ -173,10 +171,7 @@ class Forks:
         added = {VARIABLE: json.dumps(setup), "PYTHONPATH": f"{start}:{path}" if path else start}
         here, there = socket.socketpair()
         try:
-            actions = [
-                *(stderr.spawn_actions if stderr else []),
-                (os.POSIX_SPAWN_DUP2, there.fileno(), SOCKET_DESCRIPTOR),
-            ]
+            actions = [*stderr_actions(stderr), (os.POSIX_SPAWN_DUP2, there.fileno(), SOCKET_DESCRIPTOR)]
             pid = _spawn(command, {**environment, **added}, actions, signal_mask)
         except BaseException:
             here.close()
@@ -187,7 +182,7 @@ class Forks:
         self._channel, self._closed_why = here, ""
         return pid
 
-    def _fork(self, environment: Mapping[str, str], stderr: StderrPipe | None) -> int:
+    def _fork(self, environment: Mapping[str, str], stderr: int | None) -> int:
         """Ask the fork server for a process; returns its id. Raises OSError or ValueError, and then no program has
         been started."""
         import socket  # noqa: PLC0415
@@ -198,7 +193,7 @@ class Forks:
         with here:
             with there:
                 request = json.dumps({"environment": dict(environment)}).encode()
-                files = [there.fileno(), *([stderr.write_end] if stderr else [])]
+                files = [there.fileno(), *([stderr] if stderr is not None else [])]
                 self._channel.settimeout(ANSWER_S)
                 try:
                     socket.send_fds(self._channel, [len(request).to_bytes(4, "big")], files)
@@ -296,6 +291,11 @@ def _first_message(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     if not isinstance(content, dict):
         raise ValueError("a message from the interpreter is not a JSON object")
     return content, data[4 + size :]
+
+
+def stderr_actions(stderr: int | None) -> list[tuple[int, int, int]]:
+    """The `file_actions` of posix_spawn for a program whose standard error is this pipe."""
+    return [] if stderr is None else [(os.POSIX_SPAWN_DUP2, 2, OWN_STDERR), (os.POSIX_SPAWN_DUP2, stderr, 2)]
 
 
 def _spawn(

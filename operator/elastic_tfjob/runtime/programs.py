@@ -67,8 +67,6 @@ class StderrPipe:
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._busy = threading.Lock()
         self._read_end, self.write_end = os.pipe()
-        self.spawn_actions = [(os.POSIX_SPAWN_DUP2, 2, OWN_STDERR), (os.POSIX_SPAWN_DUP2, self.write_end, 2)]
-        """The `file_actions` of posix_spawn for the program."""
         self._thread = threading.Thread(target=self._copy, name="stderr", daemon=True)
 
     def begin(self) -> None:
@@ -297,7 +295,8 @@ class Programs:
         try:
             self.forks.reported_imports = protocol.read(self.directory / protocol.IMPORTS) or {}
             child.checks_fork = self.forks.suspected
-            child.pid, child.forked = self.forks.start(command, environment, child.stderr, self.signal_mask)
+            stderr = child.stderr.write_end if child.stderr is not None else None
+            child.pid, child.forked = self.forks.start(command, environment, stderr, self.signal_mask)
         finally:
             if child.stderr is not None:
                 child.stderr.begin()
