@@ -6,7 +6,7 @@ Fields, labels and metrics keep the type names.
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 __all__ = [
     "JOB_SORTS",
@@ -78,7 +78,7 @@ JobState = Literal[
     "Succeeded",
     "Failed",
 ]
-JOB_STATES: Final[tuple[JobState, ...]] = JobState.__args__  # type: ignore[attr-defined]
+JOB_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 
 JOB_SORTS: Final = (
     *("name", "created", "state", "eta", "deadline", "slack_s", "steps_per_s", "step", "replicas", "rescales"),
@@ -145,7 +145,7 @@ ReasonCode = Literal[
     "whole-cluster",
 ]
 """Codes of the scheduler's reasons. scheduling/reasons.py has their words; `own` is for words of a custom profile."""
-REASON_CODES: Final[tuple[ReasonCode, ...]] = ReasonCode.__args__  # type: ignore[attr-defined]
+REASON_CODES: Final[tuple[ReasonCode, ...]] = get_args(ReasonCode)
 
 MAX_ADDED_NODES: Final = 1000
 """Most nodes that a what-if question can add."""

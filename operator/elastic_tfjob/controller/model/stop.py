@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from elastic_tfjob.api.reading import MAX_GENERATION, MAX_STEPS, MAX_WORD, Fields, Lenient
+from elastic_tfjob.controller.model.annotations import shorten_reason
 from elastic_tfjob.scheduling.plan import STOPS, Cause
-from elastic_tfjob.scheduling.reasons import Why, read_reason, stored
+from elastic_tfjob.scheduling.reasons import Why, read_reason
 
 __all__ = ["PREEMPT", "Stop", "read_stop"]
 
@@ -33,7 +34,7 @@ class Stop:
     def __post_init__(self) -> None:
         if self.cause not in STOPS:  # it labels a metric, and a user may have written it
             object.__setattr__(self, "cause", PREEMPT)
-        object.__setattr__(self, "reason", stored(self.reason))
+        shorten_reason(self)
 
 
 def read_stop(raw: Fields, lenient: Lenient) -> Stop:
