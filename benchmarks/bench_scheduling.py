@@ -76,7 +76,7 @@ def use(old: Job, target: Assignment) -> dict[str, float]:
     """A greedy job uses all that it is lent, else a tenth of its node."""
     if not old.key.startswith("greedy") or not target.nodes:
         return {}
-    return {WORKER: 1.0 if target.cpu else NODE.cpu / 10 / old.spec.requested_cpu(WORKER)}
+    return {WORKER: 1.0 if target.cpu else NODE.cpu_millicores / 10 / old.spec.requested_cpu(WORKER)}
 
 
 def pace(old: Job, target: Assignment, used: dict[str, float]) -> float:

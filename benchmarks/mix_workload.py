@@ -52,7 +52,9 @@ def workload(mix: Mix, seed: int) -> list[WorkloadJob]:
     """The jobs of one seed, by submission."""
     rng = random.Random(f"mix-{seed}")
     drawn = [(_groups(rng), min(LONGEST_S, rng.lognormvariate(0, SIGMA) * MEDIAN_S)) for _ in range(mix.jobs)]
-    asked = sum(group.request.cpu / 1000 * group.count * seconds for groups, seconds in drawn for group in groups)
+    asked = sum(
+        group.request.cpu_millicores / 1000 * group.count * seconds for groups, seconds in drawn for group in groups
+    )
     comes = arrivals(mix.jobs, asked / (mix.load * NODES * CORES), rng)
     return [_job(k, t, groups, seconds, rng) for k, (t, (groups, seconds)) in enumerate(zip(comes, drawn, strict=True))]
 

@@ -32,7 +32,11 @@ def test_a_tenth_is_wide() -> None:
 
 def test_jobs_ask_for_the_load_while_they_come() -> None:
     jobs = workload(LARGE, 1)
-    asked = sum(group.request.cpu / 1000 * group.count * (job.duration_s or 0) for job in jobs for group in job.groups)
+    asked = sum(
+        group.request.cpu_millicores / 1000 * group.count * (job.duration_s or 0)
+        for job in jobs
+        for group in job.groups
+    )
     comes = jobs[-1].submit_s - MIDDAY_S
     assert asked / (comes * NODES * CORES) == pytest.approx(LARGE.load, rel=0.02)
 

@@ -277,7 +277,7 @@ async def test_replicas_that_are_edited_wait_for_quota(plane: ControlPlane, tmp_
             await stays_without_pods(api, held, "edited")
             await api.merge(where, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})
             await held.until("edited", 2)
-            assert held.most.cpu == 3000
+            assert held.most.cpu_millicores == 3000
 
 
 async def test_a_node_on_loan_respects_the_quota_and_the_flavor(plane: ControlPlane, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def generated(choose: random.Random, index: int) -> Object:
                 asked.update({name: "1m" for name, amount in asked.items() if amount == "0.3m"})
         if "requests" in spec["resources"] and choose.random() < 0.4:  # and nothing beyond that
             least = requests_of({**spec, "resources": {}})
-            spec["resources"]["requests"] = {"cpu": f"{least.cpu}m", "memory": str(least.memory)}
+            spec["resources"]["requests"] = {"cpu": f"{least.cpu_millicores}m", "memory": str(least.memory_bytes)}
     if choose.random() < 0.3:
         spec["runtimeClassName"] = "sandboxed"
     labels = {
@@ -175,7 +175,7 @@ async def make(api: Api, index: int) -> None:
 
 def node(name: str, taken: Resources) -> Object:
     total = taken.plus(SPARE)
-    size = dict(zip(NAMES, (f"{total.cpu}m", *map(str, total[1:])), strict=True))
+    size = dict(zip(NAMES, (f"{total.cpu_millicores}m", *map(str, total[1:])), strict=True))
     return {"metadata": {"name": name, "labels": {"name": name}}, "status": {"allocatable": size, "capacity": size}}
 
 

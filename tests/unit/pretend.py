@@ -290,7 +290,7 @@ class Cluster:
                 resumed_step=self.resumes_at,
                 saves=not self.old_launchers,
                 saved=launcher.saved,
-                received_at=self.now.timestamp() - self.report_age_s,
+                received_at_s=self.now.timestamp() - self.report_age_s,
             )
             for name, launcher in self.launchers.items()
             if not self.deaf and self.pods[name].phase == "Running"
@@ -390,7 +390,9 @@ class Cluster:
                 self.admission = {generation: refused[0] if refused else ""}
             case ResizePod(name, _, request, limit):
                 self.resized.append(write)
-                self.pods[name] = replace(self.pods[name], cpu=CpuAsked(request, limit or self.pods[name].cpu.limit))
+                self.pods[name] = replace(
+                    self.pods[name], cpu=CpuAsked(request, limit or self.pods[name].cpu.limit_millicores)
+                )
 
     def _create(self, body: dict[str, Any]) -> None:
         metadata = body["metadata"]

@@ -283,7 +283,7 @@ NOT_READ = {
     "preparation.cpu_s": ("number", "CPU seconds used until then"),
 }
 """Keys of the answer that a Report does not keep."""
-OWN = {"mean_cores", "mean_steps_per_s", "received_at", "saves", "starts"}
+OWN = {"mean_cores", "mean_steps_per_s", "received_at_s", "saves", "starts"}
 """Fields of a Report that are no key of the answer."""
 
 

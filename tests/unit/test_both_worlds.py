@@ -108,8 +108,8 @@ class Script:
         elif entry.cpu != job.cpu:
             for type_, names in job.placement.items():
                 for index, name in enumerate(names):
-                    held = job.cpu.get(type_, (ONE.cpu,) * len(names))[index]
-                    wanted = entry.cpu.get(type_, (ONE.cpu,) * len(names))[index]
+                    held = job.cpu.get(type_, (ONE.cpu_millicores,) * len(names))[index]
+                    wanted = entry.cpu.get(type_, (ONE.cpu_millicores,) * len(names))[index]
                     round_.room.take_cpu(round_.room.index[name], wanted - held)
             round_.grant(job, entry.cpu, "script")
 
@@ -225,7 +225,8 @@ def _time(seconds: float) -> str:
 
 def _bound(cluster: Cluster) -> tuple[Pod, ...]:
     return tuple(
-        replace(pod, requests=ONE._replace(cpu=pod.cpu[0])) if pod.node else pod for pod in cluster.pods.values()
+        replace(pod, requests=ONE._replace(cpu_millicores=pod.cpu[0])) if pod.node else pod
+        for pod in cluster.pods.values()
     )
 
 

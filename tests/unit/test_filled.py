@@ -108,7 +108,7 @@ def stories() -> Iterator[core.Snapshot]:
         mean_steps_per_s=6.0,
         first_step_at=100.0,
         last_step_at=100.0 + AFTER_SPEED_S,
-        received_at=NOW.timestamp(),
+        received_at_s=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
         starts="fork",
     )

@@ -186,9 +186,9 @@ def test_steps_of_any_size_wrap_no_sum(step: int, free: int, on_full: OnFull) ->
             [of.spec.minimum], np.zeros(1), np.array([(0, asks[int(of.key[1:])], 0, 0, 0)], dtype=np.int64)
         )
 
-    increments = OpenIncrements(Fifo(), Terms(0.0), sizes_of, Resources(memory=free))
+    increments = OpenIncrements(Fifo(), Terms(0.0), sizes_of, Resources(memory_bytes=free))
     increments.fill(Snapshot(0.0, {}, {each.key: each for each in jobs}))
-    got = fill(increments, increments.keys, Resources(memory=free), on_full)
+    got = fill(increments, increments.keys, Resources(memory_bytes=free), on_full)
     assert sum(ask for ask, granted in zip(asks, got, strict=True) if granted) <= free
     assert got[0] == 1
     assert got[-1] == (on_full == "next" or sum(asks) <= free)
@@ -254,7 +254,7 @@ def test_what_a_pod_can_never_have_does_not_count() -> None:
     for reason, millicores in (("Infeasible", 1_000_200), ("Deferred", 3_000_000), (None, 3_000_000)):
         conditions = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
         raw = {"metadata": metadata, "spec": spec, "status": {**status, "conditions": conditions}}
-        assert ForeignPod.parse(raw).requests.cpu == millicores
+        assert ForeignPod.parse(raw).requests.cpu_millicores == millicores
 
 
 def test_what_is_left_of_a_node() -> None:
@@ -262,6 +262,6 @@ def test_what_is_left_of_a_node() -> None:
     found = running("a", "n0")
     for cpu, left in (("1", 3000), ("4", 0), ("1000", 0)):
         node = assemble([], NODES, [refused_pod("n0", cpu)], NOW.timestamp()).nodes["n0"]
-        assert node.free.cpu == max(left, NODES["n0"].allocatable.cpu - int(cpu) * 1000)
+        assert node.free.cpu_millicores == max(left, NODES["n0"].allocatable.cpu_millicores - int(cpu) * 1000)
         node = assemble([found], NODES, [refused_pod("n0", cpu)], NOW.timestamp()).nodes["n0"]
-        assert node.free.cpu == max(5000, NODES["n0"].allocatable.cpu - int(cpu) * 1000)
+        assert node.free.cpu_millicores == max(5000, NODES["n0"].allocatable.cpu_millicores - int(cpu) * 1000)

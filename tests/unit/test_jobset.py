@@ -495,7 +495,7 @@ async def test_a_bug_is_told_counted_and_tried_again(monkeypatch: pytest.MonkeyP
     assert "RecursionError" in event.message
     assert len(event.message) < 450
     assert metrics.RECONCILE_FAILURES._value.get() == before + 1
-    assert server.jobsets._queue._retry_at.keys() == {("ns", "mine")}
+    assert server.jobsets._queue._retry_at_s.keys() == {("ns", "mine")}
     assert await server.step() == ["status"]
 
 

@@ -87,7 +87,7 @@ def test_what_is_added_to_a_pod_has_no_request() -> None:
         inject(rendered, "both", "image", None, resources_of(None, queue=queue))
         asked[queue] = requests_of(rendered["spec"])
     assert asked[QUEUE] == requests_of(template)
-    assert asked[""].memory > asked[QUEUE].memory
+    assert asked[""].memory_bytes > asked[QUEUE].memory_bytes
 
 
 class Webhooks:

@@ -40,7 +40,7 @@ class Losing(Cluster):
         found = super().reports()
         for name in self.lost.keys() & found.keys():
             received_at = self.now.timestamp() - self.lost[name]
-            found[name] = replace(found[name], received_at=received_at)
+            found[name] = replace(found[name], received_at_s=received_at)
         return found
 
     def tick(self, seconds: float = 1.0) -> None:

@@ -23,7 +23,7 @@ SINCE = format_time(NOW)
 GROWN = Rescaled(1, SINCE, {"Worker": 1}, SIZE, "overlap", 0.2, 0, "more")
 STATE = StoredState("Stable", generation=1, replicas=SIZE, since=SINCE, history=(GROWN,))
 TARGET = Target(1, SIZE, expects=10.0)
-REPORT = Report(200.0, generation=1, first_step_at=100.0, last_step_at=200.0, steps_per_s=9.0, received_at=200.0)
+REPORT = Report(200.0, generation=1, first_step_at=100.0, last_step_at=200.0, steps_per_s=9.0, received_at_s=200.0)
 LATER = NOW + timedelta(seconds=SETTLED_S)
 
 

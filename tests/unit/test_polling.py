@@ -176,7 +176,7 @@ async def test_a_rescaling_job_is_followed_closely(world: tuple[World, Reports])
     }
     reports.follow(KEY, False)
     now = asyncio.get_running_loop().time
-    await until(lambda: all(not each.asked and each.due and each.due > now() + 30 for each in sources.values()))
+    await until(lambda: all(not each.asked and each.due_s and each.due_s > now() + 30 for each in sources.values()))
     seen.questions.clear()
     await asyncio.sleep(0.6)
     assert seen.asked == []
@@ -197,7 +197,7 @@ async def test_a_pod_whose_program_has_ended_is_asked_once_more(world: tuple[Wor
     assert len(seen.asked) == 2
     seen.pods[0] = replace(chief, phase="Succeeded")
     reports.pods_changed(KEY)
-    assert source.due is None
+    assert source.due_s is None
 
 
 async def test_many_pods_share_the_rate(world: tuple[World, Reports]) -> None:

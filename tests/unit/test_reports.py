@@ -36,7 +36,7 @@ def test_reads_all_of_the_contract() -> None:
     assert (found.prepared.generation, found.prepared.state) == (3, "ready")
     assert found.checkpoint is not None
     assert (found.checkpoint.bytes, found.cpu.use_cores, found.memory.limit_bytes) == (4096, 0.31, None)
-    assert (found.step, found.modes, found.received_at) == (1200, ("overlap", "spare"), 7.0)
+    assert (found.step, found.modes, found.received_at_s) == (1200, ("overlap", "spare"), 7.0)
 
 
 @pytest.mark.parametrize(

@@ -549,7 +549,10 @@ def test_cpu_alone_changes_in_place() -> None:
     target = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Worker": (300, 200)}, "idle capacity")
     cluster.annotations[TARGET_ANNOTATION] = target.to_json()
     cluster.run(5)
-    assert {action.name: action.request for action in cluster.resized} == {"j-worker-0": 300, "j-worker-1": 200}
+    assert {action.name: action.request_millicores for action in cluster.resized} == {
+        "j-worker-0": 300,
+        "j-worker-1": 200,
+    }
     assert {name: pod.uid for name, pod in cluster.pods.items()} == uids
     assert ("CPUAdjusted", "Worker 300m + 200m: idle capacity") in cluster.events
     cluster.annotations[TARGET_ANNOTATION] = _target(0)
@@ -622,7 +625,7 @@ def _resized(
         pods.append(build.pod("Worker", len(held), terminating=True, spec=_holds(leaving)))
     until = {(f"j-worker-{name}-uid", "less"): build.NOW + timedelta(hours=1) for name in refused}
     decision = build.decide(job, pods=tuple(pods), refused=until)
-    return {each.name: each.request for each in decision.actions if isinstance(each, ResizePod)}
+    return {each.name: each.request_millicores for each in decision.actions if isinstance(each, ResizePod)}
 
 
 def _holds(cpu: int) -> dict[str, Any]:

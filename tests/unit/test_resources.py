@@ -199,7 +199,7 @@ def test_what_a_node_admits() -> None:
     assert allocatable({"cpu": "4"}).pods >= 2**30
     assert allocatable({"pods": "1e999"}).pods <= 2**30
     asks = {"resources": {"requests": {"ephemeral-storage": "1Gi", "pods": "3"}}}
-    assert requests_of({"containers": [asks, asks]}) == Resources(pods=1, storage=2 * 2**30)
+    assert requests_of({"containers": [asks, asks]}) == Resources(pods=1, storage_bytes=2 * 2**30)
 
 
 def container(name: str, restarts: str = "", **resources: dict[str, str]) -> dict[str, Any]:
@@ -225,8 +225,8 @@ def container(name: str, restarts: str = "", **resources: dict[str, str]) -> dic
 def test_resources_of_the_whole_pod(whole_pod: Any, containers: Any, millicores: int) -> None:
     spec = {"containers": [container("c", **containers)], "resources": whole_pod, "overhead": {"cpu": "100m"}}
     found = requests_of(spec)
-    assert found.cpu == millicores + 100
-    assert found.storage == 0
+    assert found.cpu_millicores == millicores + 100
+    assert found.storage_bytes == 0
 
 
 @pytest.mark.parametrize("reason", ["", "Deferred", "Infeasible"])
@@ -242,17 +242,17 @@ def test_while_a_container_is_resized_the_most_counts(reason: str) -> None:
     }
     lasts = reason != "Infeasible"
     assert (
-        requests_of(spec, status).cpu == (3000 if lasts else 2000) + 7000
+        requests_of(spec, status).cpu_millicores == (3000 if lasts else 2000) + 7000
     )  # `i` is not resized, and starts beside `s`
-    assert requests_of(spec, status).memory == (4 * 2**30 if lasts else 0)
+    assert requests_of(spec, status).memory_bytes == (4 * 2**30 if lasts else 0)
     spec["initContainers"].pop()
-    assert requests_of(spec, status).cpu == (2000 + 3000 if lasts else 2000 + 2000)
+    assert requests_of(spec, status).cpu_millicores == (2000 + 3000 if lasts else 2000 + 2000)
 
 
 def test_amounts_are_rounded_as_by_the_api_server() -> None:
     """Each to thousandths, and the sum of a pod to bytes; CPU to millicores."""
     asks = container("c", requests={"cpu": "0.3m", "memory": "300m", "ephemeral-storage": "0.5"})
-    assert requests_of({"containers": [asks, asks]}) == Resources(2, 1, pods=1, storage=1)
+    assert requests_of({"containers": [asks, asks]}) == Resources(2, 1, pods=1, storage_bytes=1)
     assert [millicores("0.3m"), millicores("1n"), whole("1500m")] == [1, 1, 2]
 
 
@@ -287,4 +287,4 @@ def test_a_template_is_counted_as_it_will_be_rendered(template: dict[str, Any], 
     added = 0 if what == "none" or queue or "resources" in template else 32 * 2**20
     if what == "launcher":  # an init container beside none that ask for less
         added = 0
-    assert counted == alone._replace(memory=alone.memory + added)
+    assert counted == alone._replace(memory_bytes=alone.memory_bytes + added)

@@ -578,7 +578,7 @@ async def test_a_job_whose_time_aside_ends_within_a_round_is_not_one_that_the_la
     async def describe_for_long(*args: Any) -> None:
         await describe(*args)
         if (quarantine := world.scheduler._entries["ns", "bad"].quarantine) is not None:
-            quarantine.until = 0.0
+            quarantine.until_s = 0.0
 
     async def searching(plan: Any, jobs: Any, tried: set[Key], **named: Any) -> Any:
         if world.left_out and ("ns", "bad") in tried:

@@ -101,7 +101,7 @@ def candidates(draw: st.DrawFn, name: str) -> tuple[TFJob, tuple[Pod, ...], dict
         first_step_at=1.0,
         last_step_at=draw(NUMBER),
         cpu=CpuUse(use_cores=draw(st.sampled_from([None, -1e308, 0.0, 0.5, 1e308]))),
-        received_at=NOW.timestamp(),
+        received_at_s=NOW.timestamp(),
     )
     return job, tuple(pods), {pod.name: report for pod in pods if draw(st.booleans())}
 
@@ -127,8 +127,12 @@ def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
             elif (there := found.bound.get((kind, index))) in NODES and found.terms is not None:
                 # What a replica gives back is room for those that are added to its own job.
                 granted = target.cpu.get(kind, ())
-                cpu = granted[index] + found.terms.beside[kind] if index < len(granted) else group.request.cpu
-                total[there] = total[there].plus(Resources(cpu=min(0, cpu - found.cpu[kind, index])))
+                cpu = (
+                    granted[index] + found.terms.beside[kind] if index < len(granted) else group.request.cpu_millicores
+                )
+                total[there] = total[there].plus(
+                    Resources(cpu_millicores=min(0, cpu - found.cpu_millicores[kind, index]))
+                )
     return total
 
 
@@ -142,8 +146,8 @@ def test_a_round_of_anything(profile: str, draw: Any) -> None:
     decided = {name: found for name, found in made.items() if found.job is not None}
     written = decide(schedule(snapshot, core), decided)
     assert set(written) <= set(decided)
-    before = {name: sum((used_on(f, None)[name].cpu for f in made.values()), 0) for name in NODES}
-    after = {name: sum((used_on(f, written.get(k))[name].cpu for k, f in made.items()), 0) for name in NODES}
+    before = {name: sum((used_on(f, None)[name].cpu_millicores for f in made.values()), 0) for name in NODES}
+    after = {name: sum((used_on(f, written.get(k))[name].cpu_millicores for k, f in made.items()), 0) for name in NODES}
     for name, node in NODES.items():
         assert after[name] <= max(before[name], node.allocatable[0]), (name, before, written)
     for target in written.values():

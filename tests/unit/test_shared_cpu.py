@@ -110,7 +110,7 @@ class TestUsable:
         )
 
     def test_a_size_that_was_measured_with_as_much_cpu_is_as_fast_again(self) -> None:
-        seen = believe({(1, 1): 4.0, (1, 2): 2.0}, cpu={(1, 1): 100.0, (1, 2): 100.0})
+        seen = believe({(1, 1): 4.0, (1, 2): 2.0}, worker_millicores={(1, 1): 100.0, (1, 2): 100.0})
         shares = job(cpu_use={CHIEF: 0.6, PS: 0.6, WORKER: 0.9}, speed=seen)
         rate = expected_rate(shares, placement={**HERE, WORKER: ("a",)}, cpu={})
         assert rate is not None
@@ -211,7 +211,11 @@ class TestLive:
         cluster = aimed(
             started(settings=ReconcileSettings(image="operator:1", shares_cpu=True)), {"Worker": (250, 100)}
         )
-        first = [(each.request, each.limit, each.change) for each in cluster.resized if each.name == "j-worker-0"]
+        first = [
+            (each.request_millicores, each.limit_millicores, each.change)
+            for each in cluster.resized
+            if each.name == "j-worker-0"
+        ]
         assert first == [(250, 250, "more"), (250, 450, "share")]
 
     @pytest.mark.parametrize(

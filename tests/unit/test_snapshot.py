@@ -113,8 +113,8 @@ def test_injected_containers_are_counted() -> None:
     plain, injected = (
         described(elastic_job(said={"inject": what})).spec.groups[0].request for what in ("none", "both")
     )
-    assert injected.cpu == plain.cpu  # a pod that asks for all of a node's CPU still fits there
-    assert injected.memory > plain.memory
+    assert injected.cpu_millicores == plain.cpu_millicores  # a pod that asks for all of a node's CPU still fits there
+    assert injected.memory_bytes > plain.memory_bytes
 
 
 def test_a_limit_without_a_request_is_the_request() -> None:
@@ -265,7 +265,7 @@ def test_between_two_targets(phase: str) -> None:
     found = look(elastic_job(target=target(1, 1), state=now), (*PODS, bound("worker", 1), bound("worker", 2, "n2")))
     assert found.job is not None
     assert (found.job.phase, found.job.counts) == ("rescaling", {"PS": 1, "Worker": 1})
-    told = Report(at=1.0, received_at=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
+    told = Report(at=1.0, received_at_s=NOW.timestamp(), cpu=CpuUse(use_cores=0.25))
     reports = {"j-ps-0": told, "j-worker-0": told}
     assert described(elastic_job(target=target(1, 1), state=now), PODS, reports=reports).cpu_use == {}
     each = Resources(1000, pods=1)
@@ -301,7 +301,7 @@ def test_progress_speed_and_cpu_use() -> None:
         total_steps=900,
         first_step_at=100.0,
         last_step_at=105.0,
-        received_at=NOW.timestamp(),
+        received_at_s=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
     )
     seen = state(0, 1, speeds={"1/1": 5.0, "1/2": 9.0})
@@ -322,7 +322,7 @@ def test_progress_speed_and_cpu_use() -> None:
 @pytest.mark.parametrize(("limit", "used_m"), [(0, 250), (1000, 500)])
 def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, used_m: int) -> None:
     """Twice as much is promised. By its weight (no limit) it uses what it used; up to a limit, as much as it may."""
-    told = Report(at=200.0, first_step_at=1.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.25))
+    told = Report(at=200.0, first_step_at=1.0, generation=0, received_at_s=1.0, cpu=CpuUse(use_cores=0.25))
     raised = elastic_job(target=target(cpu={"Worker": [2000]}), state=state())
     worker = replace(PODS[1], cpu=CpuAsked(1000, limit))
     found = described(raised, (PODS[0], worker), reports={"j-worker-0": told})
@@ -334,7 +334,7 @@ def test_what_a_step_costs_is_of_one_window() -> None:
     """Of CPU and speed over the same time, once all replicas have said; not of the speed of the last seconds."""
 
     def told(cores: float | None, **fields: Any) -> Report:
-        return Report(at=1.0, generation=0, received_at=NOW.timestamp(), mean_cores=cores, **fields)
+        return Report(at=1.0, generation=0, received_at_s=NOW.timestamp(), mean_cores=cores, **fields)
 
     trained = {"first_step_at": 1.0, "last_step_at": 7.0}
     worker = told(0.3, step=10, steps_per_s=50.0, mean_steps_per_s=4.0, **trained)
@@ -354,7 +354,7 @@ def test_without_limits_what_a_start_uses_counts_for_nothing() -> None:
     limited = tuple(replace(each, cpu=CpuAsked(1000, 1000)) for each in PODS)
     seen = elastic_job(target=target(), state=state())
     seen.annotations[RECORD_ANNOTATION] = UsageRecord(placed=format_time(NOW)).to_json()
-    imports = Report(at=100.0, generation=0, received_at=1.0, cpu=CpuUse(use_cores=0.5), mean_cores=0.5)
+    imports = Report(at=100.0, generation=0, received_at_s=1.0, cpu=CpuUse(use_cores=0.5), mean_cores=0.5)
     first = replace(imports, step=3, first_step_at=90.0, last_step_at=99.0, mean_steps_per_s=0.1)
     later = replace(first, at=120.0, step=40, last_step_at=119.0, mean_steps_per_s=2.0)
 
@@ -552,7 +552,7 @@ def test_a_moving_job_holds_both_places_and_is_left_alone() -> None:
     found = look(elastic_job(**known), PODS)
     assert found.job is not None
     assert found.job.phase == "rescaling"
-    assert {name: taken.cpu for name, taken in found.reserved.items()} == {"n1": 2000, "n2": 1000}
+    assert {name: taken.cpu_millicores for name, taken in found.reserved.items()} == {"n1": 2000, "n2": 1000}
     there = look(
         elastic_job(
             target=target(1, nodes=nodes),
@@ -745,20 +745,20 @@ def replanned(found: TFJob, pods: tuple[Pod, ...], nodes: Any = NODES, profile: 
 
 
 @pytest.mark.parametrize("profile", ["kips", "fifo", "drf", "tetris", "edf"])
-@pytest.mark.parametrize("short", ["pods", "storage"])
+@pytest.mark.parametrize("short", ["pods", "storage_bytes"])
 def test_no_more_is_planned_than_nodes_admit(profile: str, short: str) -> None:
     """Of pods and of ephemeral storage: both nodes have CPU for much more. kube-scheduler would leave the rest Pending
     on the nodes that they are pinned to."""
     asks = {"requests": {"cpu": "100m", "ephemeral-storage": "1Gi"}}
     found = elastic_job(workers=4, containers=[{"name": "tensorflow", "image": "i", "resources": asks}])
-    left = {"pods": 3, "storage": 3 * GI}[short]
+    left = {"pods": 3, "storage_bytes": 3 * GI}[short]
     plenty = Resources(4000, 8 * GI, 0, 110, 110 * GI)
     nodes = {name: replace(NODES[name], allocatable=plenty._replace(**{short: left})) for name in NODES}
     targets, _ = replanned(found, (), nodes, profile)
     placed = [node for names in targets["ns/j"].nodes.values() for node in names]
     assert len(placed) == 5
     assert max(placed.count(name) for name in NODES) == 3
-    other = ForeignPod("kube-system", "p", "u", 1, "n1", Resources(pods=1, storage=GI))
+    other = ForeignPod("kube-system", "p", "u", 1, "n1", Resources(pods=1, storage_bytes=GI))
     assert getattr(assemble([], nodes, [other], 1.0).nodes["n1"].free, short) == left - left // 3
 
 
@@ -949,7 +949,7 @@ def test_cpu_that_a_replica_gives_back_makes_room_for_another_of_its_job() -> No
     """The PS holds 1500m of n1 and is to hold 1000m: so the worker that is added fits, and no one else need wait."""
     pods = (bound("ps", 0, cpu=1500), bound("worker", 0))
     found = look(elastic_job(target=target(), state=state()), pods)
-    nodes = {"n1": replace(NODES["n1"], allocatable=NODES["n1"].allocatable._replace(cpu=3000))}
+    nodes = {"n1": replace(NODES["n1"], allocatable=NODES["n1"].allocatable._replace(cpu_millicores=3000))}
     grown = core.Assignment({"PS": ("n1",), "Worker": ("n1", "n1")}, "grows")
     made = assemble([found], nodes, [], NOW.timestamp())
     assert decide(core.Plan(made, {"ns/j": grown}), {"ns/j": found})["ns/j"].replicas == {"PS": 1, "Worker": 2}

@@ -210,7 +210,7 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
         {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=()
     )[refused.key]
     assert isinstance(described.error, InvalidTFJob)
-    assert (described.found.job, described.found.others["n"].cpu) == (None, 2000)
+    assert (described.found.job, described.found.others["n"].cpu_millicores) == (None, 2000)
 
 
 def test_no_sample_comes_near() -> None:

@@ -235,6 +235,6 @@ async def _nodes(at: Cluster) -> str:
         return "--nodes NUMBER --cpus-per-node CPUS --memory-per-node GIB --gpus-per-node GPUS"
     size, _ = sizes.most_common(1)[0]
     return (
-        f"--nodes {sizes.total()} --cpus-per-node {size.cpu / 1000:g} --memory-per-node {size.memory // GIB} "
-        f"--gpus-per-node {size.accelerators}"
+        f"--nodes {sizes.total()} --cpus-per-node {size.cpu_millicores / 1000:g} "
+        f"--memory-per-node {size.memory_bytes // GIB} --gpus-per-node {size.accelerators}"
     )

@@ -523,6 +523,6 @@ def _figures(request: JobRequest) -> Iterable[Finding]:
     if elasticity.deadline is not None and elasticity.total_steps is None and elasticity.estimated_duration is None:
         text = "whether it will be met is unknown until the program reports its number of steps"
         yield Finding("warning", "deadline", text, f"set {PREFIX}total-steps or {PREFIX}estimated-duration")
-    if none := [name for name, asked in request.requests.items() if not asked.cpu]:
+    if none := [name for name, asked in request.requests.items() if not asked.cpu_millicores]:
         text = f"{', '.join(none)} request no CPU, so the scheduler plans with none"
         yield Finding("warning", "requests", text, "set resources.requests.cpu in the container tensorflow")

@@ -156,7 +156,7 @@ async def _requested(at: Cluster, namespace: str) -> dict[Key, dict[str, int]]:
     for job in read_all(TFJob.parse, await at.items(jobs_path(namespace))):
         seen = see(job)
         requests = seen.request.requests if seen.request is not None else {}
-        found[seen.job.key] = {name.lower(): amount.cpu for name, amount in requests.items()}
+        found[seen.job.key] = {name.lower(): amount.cpu_millicores for name, amount in requests.items()}
     return found
 
 
@@ -176,10 +176,13 @@ async def _jobs(at: Cluster, namespace: str) -> list[dict[str, Any]]:
         if pod.node and not pod.ended:
             pods[pod.key].append(pod)
     found = []
-    for key, held in sorted(pods.items(), key=lambda each: -sum(pod.requests.cpu for pod in each[1])):
+    for key, held in sorted(pods.items(), key=lambda each: -sum(pod.requests.cpu_millicores for pod in each[1])):
         declared = requested.get(key, {})
-        lent = sum(max(0, pod.requests.cpu - declared.get(pod.replica_type, pod.requests.cpu)) for pod in held)
-        cpu = sum(pod.requests.cpu for pod in held)
+        lent = sum(
+            max(0, pod.requests.cpu_millicores - declared.get(pod.replica_type, pod.requests.cpu_millicores))
+            for pod in held
+        )
+        cpu = sum(pod.requests.cpu_millicores for pod in held)
         nodes = sorted({pod.node for pod in held})
         row = {"namespace": key[0], "job": key[1], "replicas": len(held), "held": cpu, "lent": lent, "nodes": nodes}
         found.append(row)

@@ -45,10 +45,10 @@ def _metrics(directory: Path) -> tuple[str, bytes]:
 
 class _Connection:
     """A client. `asked`: the received part of its request. `answer`: the part still to send; None before the request is
-    complete. `until`: when its present state times out (time.monotonic())."""
+    complete. `until_s`: when its present state times out (time.monotonic())."""
 
-    def __init__(self, connection: socket.socket, until: float) -> None:
-        self.socket, self.until = connection, until
+    def __init__(self, connection: socket.socket, until_s: float) -> None:
+        self.socket, self.until_s = connection, until_s
         self.asked = bytearray()
         self.answer: memoryview | None = None
 
@@ -87,7 +87,7 @@ class Server:
     def serve(self, keep_serving: Callable[[], bool] = lambda: True) -> None:
         """Serve while `keep_serving`, which is called after each event, returns true."""
         while keep_serving():
-            first = min((each.until for each in self._connections.values()), default=None)
+            first = min((each.until_s for each in self._connections.values()), default=None)
             wait_s = None if first is None else max(first - time.monotonic(), 0.0)
             for key, _ in self._selector.select(wait_s):
                 if key.fd == self.socket.fileno():
@@ -95,7 +95,7 @@ class Server:
                 elif connection := self._connections.get(key.fd):
                     self._advance(connection)
             now = time.monotonic()
-            for connection in [each for each in self._connections.values() if each.until <= now]:
+            for connection in [each for each in self._connections.values() if each.until_s <= now]:
                 self._drop(connection)
 
     def _accept(self) -> None:
@@ -143,7 +143,7 @@ class Server:
         else:  # the client closed it in the middle of its request
             self._drop(connection)
             return
-        connection.answer, connection.until = memoryview(answer), time.monotonic() + ANSWER_S
+        connection.answer, connection.until_s = memoryview(answer), time.monotonic() + ANSWER_S
         self._selector.modify(connection.socket, selectors.EVENT_WRITE)
         self._write(connection)
 
@@ -152,7 +152,7 @@ class Server:
         connection.answer = connection.answer[connection.socket.send(connection.answer) :]
         if not connection.answer:
             connection.socket.shutdown(socket.SHUT_WR)
-            connection.until = time.monotonic() + LINGER_S
+            connection.until_s = time.monotonic() + LINGER_S
             self._selector.modify(connection.socket, selectors.EVENT_READ)
 
     def _answer(self, head: bytes) -> bytes:

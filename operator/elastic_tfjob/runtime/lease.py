@@ -65,7 +65,7 @@ class Owner:
 @dataclass(frozen=True)
 class _Held:
     owner: Owner
-    at: float
+    at_s: float
     nonce: str
 
 
@@ -147,7 +147,7 @@ class Lease:
 
     def _is_free(self, held: _Held) -> bool:
         own = self.owner is not None and held.owner.uid == self.owner.uid
-        return own or time.time() - held.at > STALE_S
+        return own or time.time() - held.at_s > STALE_S
 
     def _in_use(self, held: _Held) -> str:
         folder = self._path.rpartition("/")[0]

@@ -23,13 +23,13 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "ksh9
 
 @dataclass(frozen=True)
 class Process:
-    """A process that has not ended. `started`: clock ticks between the machine's boot and the start of the process; it
-    tells apart two processes that had the same id."""
+    """A process that has not ended. `started_ticks`: clock ticks between the machine's boot and the start of the
+    process; it tells apart two processes that had the same id."""
 
     pid: int
     parent: int
     group: int
-    started: int
+    started_ticks: int
 
 
 def running() -> dict[int, Process]:

@@ -393,7 +393,7 @@ class Programs:
     def _signal_members(self, child: Child, ending: Ending, members: list[processes.Process], number: int) -> None:
         """Send the signal to those of a program's processes that have not had it."""
         for each in members:
-            ending.parents.setdefault((each.pid, each.started), each.parent)
+            ending.parents.setdefault((each.pid, each.started_ticks), each.parent)
         has_root = any(each.pid == child.pid for each in members)
         roots = {child.pid} if has_root else {each.pid for each in members if each.parent == os.getpid()}
         late = ending.exited_at_s is not None and time.monotonic() - ending.exited_at_s >= FORWARDED_S

@@ -45,14 +45,14 @@ class Progress:
         self.save_error: str | None = None
         self.durability_error: str | None = None
         self.not_restored: str | None = None
-        self.last_step_at: float | None = None
+        self.last_step_at_s: float | None = None
         self._steps = self._examples = 0
         self._sum = 0.0
         self._counts = [0] * (len(BUCKETS) + 1)
         self._downtimes = [0] * (len(DOWNTIME_BUCKETS) + 1)
         self._downtime_sum = 0.0
-        self._first_step_at: float | None = None
-        self._downtime: float | None = None
+        self._first_step_at_s: float | None = None
+        self._downtime_s: float | None = None
         self._lost: int | None = None
         self._resumed: int | None = None
         self._before: dict[str, Any] = {}
@@ -99,8 +99,8 @@ class Progress:
             self._sum += taken
             self._steps += done
             self._examples += examples
-            self.last_step_at = time.time()
-            if self._first_step_at is None:
+            self.last_step_at_s = time.time()
+            if self._first_step_at_s is None:
                 self._first_step()
         self._clock = clock
         if loss is not None:
@@ -115,12 +115,12 @@ class Progress:
         return self._rate
 
     def _first_step(self) -> None:
-        self._first_step_at = self.last_step_at
+        self._first_step_at_s = self.last_step_at_s
         last = self._before.get("last_step_at")
-        if isinstance(last, (int, float)) and self._first_step_at is not None:
-            self._downtime = max(self._first_step_at - last, 0.0)
-            self._downtimes[bisect.bisect_left(DOWNTIME_BUCKETS, self._downtime)] += 1
-            self._downtime_sum += self._downtime
+        if isinstance(last, (int, float)) and self._first_step_at_s is not None:
+            self._downtime_s = max(self._first_step_at_s - last, 0.0)
+            self._downtimes[bisect.bisect_left(DOWNTIME_BUCKETS, self._downtime_s)] += 1
+            self._downtime_sum += self._downtime_s
 
     def write(self) -> None:
         """Write the file now. Errors are ignored: a full or missing directory must not stop training."""
@@ -146,10 +146,10 @@ class Progress:
             "examples_per_s": (examples_now - examples) / seconds if seconds > 0 else None,
             "loss": loss if loss is None or math.isfinite(loss) else None,
             "loss_problem": None if loss is None or math.isfinite(loss) else "nan" if math.isnan(loss) else "inf",
-            "first_step_at": self._first_step_at,
-            "last_step_at": self.last_step_at or self._before.get("last_step_at"),
-            "downtime_s": self._downtime,
-            "lost_steps": self._lost if self._first_step_at is not None else None,
+            "first_step_at": self._first_step_at_s,
+            "last_step_at": self.last_step_at_s or self._before.get("last_step_at"),
+            "downtime_s": self._downtime_s,
+            "lost_steps": self._lost if self._first_step_at_s is not None else None,
             "resumed_step": self._resumed,
             "checkpoint": self.checkpoint,
             "save_error": self.save_error or self.durability_error,
@@ -179,7 +179,7 @@ class Progress:
             self._try(self.watch)
             now = time.monotonic()
             # A rescale waits for the report of the first step.
-            first = self._first_step_at is not None and not first_seen
+            first = self._first_step_at_s is not None and not first_seen
             if first or now - written >= WRITE_S:
                 if first:  # the time before it (tracing, waiting for other replicas) is not part of the speed
                     first_seen = True

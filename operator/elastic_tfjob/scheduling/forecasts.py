@@ -91,7 +91,7 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
     held: dict[str, float] = {}
     for group in spec.groups:
         n = counts.get(group.type, 0)
-        held[group.type] = job.held_cpu(group.type) / n if n else float(group.request.cpu)
+        held[group.type] = job.held_cpu(group.type) / n if n else float(group.request.cpu_millicores)
     estimate = None
     if spec.duration_s and spec.total_steps:
         estimate = (spec.declared, spec.total_steps / spec.duration_s)
@@ -104,7 +104,7 @@ def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] 
 def beside_unseen(job: Job, nodes: Mapping[str, Node]) -> bool:
     """Whether other pods, whose CPU use is unknown, hold CPU on the job's nodes."""
     there = {name for names in job.placement.values() for name in names}
-    return any(nodes[name].free.cpu < nodes[name].capacity.cpu for name in there if name in nodes)
+    return any(nodes[name].free.cpu_millicores < nodes[name].capacity.cpu_millicores for name in there if name in nodes)
 
 
 def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:
@@ -385,14 +385,14 @@ def capacity(nodes: Mapping[str, Node], spec: JobSpec) -> Resources:
     return total_of(there[i].capacity for i in allowed)
 
 
-def _beyond(spec: JobSpec, known: Prediction, left: float, time_left: float) -> tuple[Counts, Source] | None:
+def _beyond(spec: JobSpec, known: Prediction, steps_left: float, left_s: float) -> tuple[Counts, Source] | None:
     workers = spec.group(WORKER)
-    if workers is None or time_left <= 0:
+    if workers is None or left_s <= 0:
         return None
     most = {group.type: group.maximum for group in spec.groups}
     for w in _between(workers.maximum + 1, MOST_WORKERS):
         rate = _rate(known, {**most, WORKER: w})
-        if rate is not None and left / rate[0] <= time_left:
+        if rate is not None and steps_left / rate[0] <= left_s:
             return {**most, WORKER: w}, rate[1]
     return None
 

@@ -181,7 +181,7 @@ def _pack(
     ps_first = largest_first = added
     if len(added) > 1:
         ps_first = sorted(added, key=lambda group: (not group.request.accelerators, group.type != PS))
-        largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu))
+        largest_first = sorted(ps_first, key=lambda group: (-group.request.accelerators, -group.request.cpu_millicores))
     chosen = _fill(ps_first, add, room, own, where)
     if chosen is None and largest_first != ps_first:
         chosen = _fill(largest_first, add, room, own, where)
@@ -368,7 +368,9 @@ def _place_types(
 
 
 def _largest_first(spec: JobSpec) -> list[ReplicaGroup]:
-    return sorted(spec.groups, key=lambda group: (group.request.accelerators, group.request.cpu), reverse=True)
+    return sorted(
+        spec.groups, key=lambda group: (group.request.accelerators, group.request.cpu_millicores), reverse=True
+    )
 
 
 def _fullest_nodes(

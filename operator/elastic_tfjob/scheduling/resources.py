@@ -3,43 +3,45 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 
 class Resources(NamedTuple):
-    """`cpu` in millicores, `memory` in bytes, `accelerators` in whole devices, `pods`, and ephemeral `storage` in
-    bytes: the units of the whole decision core. Integers, so that sums are exact.
+    """CPU, memory, whole `accelerators`, `pods`, and ephemeral storage, in the units of the whole decision core.
+    Integers, so that sums are exact.
 
     Pods and storage only decide whether a replica fits a node. Where they are unknown, as in traces, they are 0 on both
     sides.
     """
 
-    cpu: int = 0
-    memory: int = 0
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
     accelerators: int = 0
     pods: int = 0
-    storage: int = 0
+    storage_bytes: int = 0
 
     def plus(self, other: "Resources") -> "Resources":
         return Resources(
-            self.cpu + other.cpu,
-            self.memory + other.memory,
+            self.cpu_millicores + other.cpu_millicores,
+            self.memory_bytes + other.memory_bytes,
             self.accelerators + other.accelerators,
             self.pods + other.pods,
-            self.storage + other.storage,
+            self.storage_bytes + other.storage_bytes,
         )
 
     def minus(self, other: "Resources") -> "Resources":
         return Resources(
-            self.cpu - other.cpu,
-            self.memory - other.memory,
+            self.cpu_millicores - other.cpu_millicores,
+            self.memory_bytes - other.memory_bytes,
             self.accelerators - other.accelerators,
             self.pods - other.pods,
-            self.storage - other.storage,
+            self.storage_bytes - other.storage_bytes,
         )
 
     def times(self, n: int) -> "Resources":
-        return Resources(self.cpu * n, self.memory * n, self.accelerators * n, self.pods * n, self.storage * n)
+        return Resources(
+            self.cpu_millicores * n, self.memory_bytes * n, self.accelerators * n, self.pods * n, self.storage_bytes * n
+        )
 
     def positive(self) -> "Resources":
         """With negative amounts replaced by 0."""
@@ -48,11 +50,11 @@ class Resources(NamedTuple):
     def within(self, other: "Resources") -> bool:
         """Whether every component is at most the other's."""
         return (
-            self.cpu <= other.cpu
-            and self.memory <= other.memory
+            self.cpu_millicores <= other.cpu_millicores
+            and self.memory_bytes <= other.memory_bytes
             and self.accelerators <= other.accelerators
             and self.pods <= other.pods
-            and self.storage <= other.storage
+            and self.storage_bytes <= other.storage_bytes
         )
 
     def dominant_share(self, of: "Resources") -> float:
@@ -62,6 +64,8 @@ class Resources(NamedTuple):
 
 
 NOTHING = Resources()
+RESOURCE_WORDS: Final = ("cpu", "memory", "accelerators", "pods", "storage")
+"""The names of these amounts in stored reasons, in the order of the fields."""
 
 
 def total_of(amounts: Iterable[Resources]) -> Resources:

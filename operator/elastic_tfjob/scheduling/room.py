@@ -65,29 +65,31 @@ class FreeCapacity:
         self.index = {node.name: i for i, node in enumerate(nodes)}
         self.capacity = [node.capacity for node in nodes]
         self.usable = [node.free for node in nodes]
-        self.cpu = [node.free.cpu for node in nodes]
-        self.memory = [node.free.memory for node in nodes]
+        self.cpu_millicores = [node.free.cpu_millicores for node in nodes]
+        self.memory_bytes = [node.free.memory_bytes for node in nodes]
         self.accelerators = [node.free.accelerators for node in nodes]
         self.pods = [node.free.pods for node in nodes]
-        self.storage = [node.free.storage for node in nodes]
+        self.storage_bytes = [node.free.storage_bytes for node in nodes]
         total = self.total = total_of(self.usable)
         self.counted = [0] * len(nodes)
         """Per node, the replicas that the rank counts: under `least-allocated` those without a CPU request, else
         parameter servers, for placements that keep them apart."""
         for name in held.keys() & self.index.keys():
             i, (taken, counted) = self.index[name], held.pop(name)
-            self.cpu[i] -= taken.cpu
-            self.memory[i] -= taken.memory
+            self.cpu_millicores[i] -= taken.cpu_millicores
+            self.memory_bytes[i] -= taken.memory_bytes
             self.accelerators[i] -= taken.accelerators
             self.pods[i] -= taken.pods
-            self.storage[i] -= taken.storage
+            self.storage_bytes[i] -= taken.storage_bytes
             self.counted[i] += counted
             total = total.minus(taken)
         self.free_cpu, self.free_memory, self.free_accelerators, self.free_pods, self.free_storage = total
         self._elsewhere = held
         self._keys: list[Key] = [self._key(i) for i in range(len(nodes))]
         self._order: list[Key] = sorted(self._keys)
-        self._free_index = FreeIndex(self.cpu, self.memory, self.accelerators) if self.rank == "fewest-ps" else None
+        self._free_index = (
+            FreeIndex(self.cpu_millicores, self.memory_bytes, self.accelerators) if self.rank == "fewest-ps" else None
+        )
         self._largest = maximal(self.usable)
         self.admission = Admission(nodes)
 
@@ -155,13 +157,13 @@ class FreeCapacity:
             assert group is not None
             for name, held in zip(placement.get(type_, ()), each, strict=False):
                 at = self.index.get(name, name)
-                per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu)
+                per_node[at] = per_node.get(at, 0) + sign * (held - group.request.cpu_millicores)
         for at, millicores in per_node.items():
             self.take_cpu(at, millicores)
 
     def take_replicas(self, i: int | str, group: ReplicaGroup, n: int) -> None:
         """Take what `n` replicas request from node `i` (a name: a node that is not here); a negative `n` gives back."""
-        counts = not group.request.cpu if self.rank == "least-allocated" else group.type == PS
+        counts = not group.request.cpu_millicores if self.rank == "least-allocated" else group.type == PS
         self.take_from(i, group.request if n == 1 else group.request.times(n), n if counts else 0)
 
     def take_from(self, i: int | str, taken: Resources, counted: int) -> None:
@@ -183,9 +185,9 @@ class FreeCapacity:
             return
         cpu, memory, accelerators, pods, storage = taken
         if self._free_index:
-            self._free_index.take(i, (self.cpu[i], self.memory[i], self.accelerators[i]), taken)
-        self.cpu[i] -= cpu
-        self.memory[i] -= memory
+            self._free_index.take(i, (self.cpu_millicores[i], self.memory_bytes[i], self.accelerators[i]), taken)
+        self.cpu_millicores[i] -= cpu
+        self.memory_bytes[i] -= memory
         self.accelerators[i] -= accelerators
         self.counted[i] += counted
         self.free_cpu -= cpu
@@ -193,7 +195,7 @@ class FreeCapacity:
         self.free_accelerators -= accelerators
         if pods or storage:
             self.pods[i] -= pods
-            self.storage[i] -= storage
+            self.storage_bytes[i] -= storage
             self.free_pods -= pods
             self.free_storage -= storage
         order, key = self._order, self._key(i)
@@ -230,11 +232,11 @@ class FreeCapacity:
 
     def _key(self, i: int) -> Key:
         if self.rank == "least-free":
-            return (self.accelerators[i], self.cpu[i], self.memory[i], i)
+            return (self.accelerators[i], self.cpu_millicores[i], self.memory_bytes[i], i)
         if self.rank == "fewest-ps":
-            return (self.counted[i], -self.accelerators[i], -self.cpu[i], i)
-        cpu = self.cpu[i] - UNREQUESTED_CPU * self.counted[i]
-        return (mean_allocated(self.capacity[i], (cpu, self.memory[i], self.accelerators[i])), 0, 0, i)
+            return (self.counted[i], -self.accelerators[i], -self.cpu_millicores[i], i)
+        cpu = self.cpu_millicores[i] - UNREQUESTED_CPU * self.counted[i]
+        return (mean_allocated(self.capacity[i], (cpu, self.memory_bytes[i], self.accelerators[i])), 0, 0, i)
 
     @property
     def free_total(self) -> Resources:
@@ -243,33 +245,35 @@ class FreeCapacity:
     def free_cpu_for(self, spec: JobSpec) -> int:
         """Millicores that are free where all types of a job may run."""
         allowed = self.allowed(spec)
-        return self.free_cpu if allowed is None else sum(self.cpu[i] for i in allowed)
+        return self.free_cpu if allowed is None else sum(self.cpu_millicores[i] for i in allowed)
 
     def fits_total(self, demand: Resources) -> bool:
         return (
             demand.accelerators <= self.free_accelerators
-            and demand.cpu <= self.free_cpu
-            and demand.memory <= self.free_memory
+            and demand.cpu_millicores <= self.free_cpu
+            and demand.memory_bytes <= self.free_memory
             and demand.pods <= self.free_pods
-            and demand.storage <= self.free_storage
+            and demand.storage_bytes <= self.free_storage
         )
 
     def free(self, i: int) -> Resources:
-        return Resources(self.cpu[i], self.memory[i], self.accelerators[i], self.pods[i], self.storage[i])
+        return Resources(
+            self.cpu_millicores[i], self.memory_bytes[i], self.accelerators[i], self.pods[i], self.storage_bytes[i]
+        )
 
     def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
         """How many such requests still fit node `i` beside what is planned for it."""
         n = MANY
         if request.accelerators:
             n = (self.accelerators[i] - planned.accelerators) // request.accelerators
-        if request.cpu:
-            n = min(n, (self.cpu[i] - planned.cpu) // request.cpu)
-        if request.memory:
-            n = min(n, (self.memory[i] - planned.memory) // request.memory)
+        if request.cpu_millicores:
+            n = min(n, (self.cpu_millicores[i] - planned.cpu_millicores) // request.cpu_millicores)
+        if request.memory_bytes:
+            n = min(n, (self.memory_bytes[i] - planned.memory_bytes) // request.memory_bytes)
         if request.pods:
             n = min(n, (self.pods[i] - planned.pods) // request.pods)
-        if request.storage:
-            n = min(n, (self.storage[i] - planned.storage) // request.storage)
+        if request.storage_bytes:
+            n = min(n, (self.storage_bytes[i] - planned.storage_bytes) // request.storage_bytes)
         return max(n, 0)
 
     def fit_empty(self, i: int, request: Resources) -> int:
@@ -280,10 +284,10 @@ class FreeCapacity:
     def holds(self, i: int, demand: Resources) -> bool:
         return (
             demand.accelerators <= self.accelerators[i]
-            and demand.cpu <= self.cpu[i]
-            and demand.memory <= self.memory[i]
+            and demand.cpu_millicores <= self.cpu_millicores[i]
+            and demand.memory_bytes <= self.memory_bytes[i]
             and demand.pods <= self.pods[i]
-            and demand.storage <= self.storage[i]
+            and demand.storage_bytes <= self.storage_bytes[i]
         )
 
     def allowed(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
@@ -299,7 +303,7 @@ class FreeCapacity:
                 free_cpu >= cpu
                 and free_memory >= memory
                 and self.pods[i] >= pods
-                and self.storage[i] >= storage
+                and self.storage_bytes[i] >= storage
                 and (allowed is None or i in allowed)
             ):
                 return i
@@ -308,7 +312,7 @@ class FreeCapacity:
     def first(self, demand: Resources, allowed: frozenset[int] | None) -> int | None:
         """The first node in the order of `rank` that holds `demand`."""
         few = self._free_index.few(demand) if self._free_index else None
-        cpu, memory, accelerators = self.cpu, self.memory, self.accelerators
+        cpu, memory, accelerators = self.cpu_millicores, self.memory_bytes, self.accelerators
         want_cpu, want_memory, want_accelerators, want_pods, want_storage = demand
         if few is not None:
             holding = [
@@ -318,7 +322,7 @@ class FreeCapacity:
                 and cpu[i] >= want_cpu
                 and memory[i] >= want_memory
                 and self.pods[i] >= want_pods
-                and self.storage[i] >= want_storage
+                and self.storage_bytes[i] >= want_storage
                 and (allowed is None or i in allowed)
             ]
             return min(holding, key=self._key, default=None)
@@ -329,7 +333,7 @@ class FreeCapacity:
                 and cpu[i] >= want_cpu
                 and memory[i] >= want_memory
                 and self.pods[i] >= want_pods
-                and self.storage[i] >= want_storage
+                and self.storage_bytes[i] >= want_storage
                 and (allowed is None or i in allowed)
             ):
                 return i

@@ -189,8 +189,8 @@ class Round:
         self._forget_failed()
         self.room.give(job.spec, placement, cpu)
         if type_ in cpu:
-            cpu[type_] = (*cpu[type_][:k], group.request.cpu, *cpu[type_][k + 1 :])
-            if all(held == group.request.cpu for held in cpu[type_]):
+            cpu[type_] = (*cpu[type_][:k], group.request.cpu_millicores, *cpu[type_][k + 1 :])
+            if all(held == group.request.cpu_millicores for held in cpu[type_]):
                 del cpu[type_]
         nodes = {**placement, type_: (*names[:k], node, *names[k + 1 :])}
         self.room.take(job.spec, nodes, cpu)

@@ -38,10 +38,10 @@ def usable_cpu(
     held: dict[str, tuple[float, ...]] = {}
     for group in groups:
         if n := len(placement.get(group.type, ())):
-            held[group.type] = tuple(cpu.get(group.type, ())[:n]) or (group.request.cpu,) * n
+            held[group.type] = tuple(cpu.get(group.type, ())[:n]) or (group.request.cpu_millicores,) * n
     if not shared:
         return held
-    on_node = held_by_node({group.type: group.request.cpu for group in groups}, placement, cpu)
+    on_node = held_by_node({group.type: group.request.cpu_millicores for group in groups}, placement, cpu)
     for type_ in held:
         if takes_turns(type_):
             names = placement[type_]

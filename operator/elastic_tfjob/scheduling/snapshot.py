@@ -177,7 +177,7 @@ class JobSpec:
     def requested_cpu(self, type_: str) -> int:
         """Millicores requested by one replica of the type."""
         group = self.group(type_)
-        return group.request.cpu if group is not None else 0
+        return group.request.cpu_millicores if group is not None else 0
 
     def demand(self, counts: Counts) -> Resources:
         """The sum over replicas."""
@@ -199,7 +199,7 @@ class JobSpec:
         extra = 0
         for type_, each in cpu.items():
             group = self.group(type_)
-            extra += sum(each) - len(each) * group.request.cpu if group else 0
+            extra += sum(each) - len(each) * group.request.cpu_millicores if group else 0
         return extra
 
     def within_bounds(self, counts: Counts) -> dict[str, int]:

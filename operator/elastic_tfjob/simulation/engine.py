@@ -227,9 +227,9 @@ class Simulation:
                     strayed = True
                     if agenda.events:  # otherwise the simulation is over
                         agenda.add(now + self._strays_s, STRAY)
-                elif now == agenda.round_at:
+                elif now == agenda.round_at_s:
                     round_due = True
-                    agenda.round_at = inf
+                    agenda.round_at_s = inf
             if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
@@ -251,7 +251,7 @@ class Simulation:
                 self._decide(now)
             elif news:
                 self._wake(now, interval)
-            if interval and drifts and live and agenda.round_at == inf and not self._stuck(now):
+            if interval and drifts and live and agenda.round_at_s == inf and not self._stuck(now):
                 self._wake(now, interval)
             # Reports every 200 rounds if rounds are fast, else every REPORT_S, so that a stop does not wait for 200
             # slow rounds.

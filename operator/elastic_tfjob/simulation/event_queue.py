@@ -33,11 +33,11 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.round_at = inf
+        self.round_at_s = inf
         """Time of the next periodic round."""
 
-    def add(self, at: float, kind: int, *, place: int = 0, version: int = 0, key: str = "") -> None:
-        heappush(self.events, (at, kind, place, version, key))
+    def add(self, at_s: float, kind: int, *, place: int = 0, version: int = 0, key: str = "") -> None:
+        heappush(self.events, (at_s, kind, place, version, key))
 
     def due(self, now: float) -> bool:
         """Whether another event is due at this time."""
@@ -50,17 +50,17 @@ class EventQueue:
     def round_now(self, now: float) -> None:
         """Schedule a round at this time."""
         self.add(now, ROUND)
-        self.round_at = now
+        self.round_at_s = now
 
-    def round_by_clock(self, now: float, interval: float, *, had_one: bool) -> None:
+    def round_by_clock(self, now: float, interval_s: float, *, had_one: bool) -> None:
         """Schedule a round at the next multiple of the interval, if none is scheduled. `now` itself qualifies unless it
         `had_one`."""
-        if interval <= 0 or self.round_at != inf:
+        if interval_s <= 0 or self.round_at_s != inf:
             return
-        at = (now // interval) * interval
+        at = (now // interval_s) * interval_s
         if at < now or (at == now and had_one):
-            at += interval
-        self.round_at = at
+            at += interval_s
+        self.round_at_s = at
         self.add(at, ROUND)
 
 

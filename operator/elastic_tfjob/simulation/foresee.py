@@ -59,7 +59,7 @@ class PredictedCpuSpeed(PredictedSpeed):
         known = self.prediction
         counts = {type_: len(each) for type_, each in cores.items()}
         can = {type_: round(1000 * sum(each) / len(each), 6) for type_, each in cores.items() if each}
-        held = {t: known.held[t] * can[t] / self.usable[t] if self.usable.get(t) else can[t] for t in can}
+        held = {t: known.held_millicores[t] * can[t] / self.usable[t] if self.usable.get(t) else can[t] for t in can}
         found = known.at(counts, held)
         rate = found.steps_per_s if found is not None else 0.0
         use = {}
@@ -124,7 +124,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         memory=job.memory,
     )
     if isinstance(job.speed, OnlineSpeed):
-        live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.cpu)
+        live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.worker_millicores)
     if isinstance(speed, CpuBound):
         live.bound = speed
         if job.phase == "rescaling" and not job.steps_per_s:  # its first program is just starting
@@ -137,9 +137,11 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     spec, prediction = job.spec, prediction_of(job, past)
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
     by_cpu = job.cpu_limited and all(
-        group.request.cpu for group in spec.groups
+        group.request.cpu_millicores for group in spec.groups
     )  # a CPU weight does not determine a speed
-    usable = {type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()} or prediction.held
+    usable = {
+        type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()
+    } or prediction.held_millicores
 
     def predicted(total: float) -> TrueSpeed:
         return PredictedCpuSpeed(total, prediction, usable) if by_cpu else PredictedSpeed(total, prediction)

@@ -210,8 +210,10 @@ def parse_dl2(row: Row) -> WorkloadJob:
         key=row.text("job_id"),
         submit_s=row.number("arrival_slot", least=0) * DL2_SLOT_S,
         groups=row.groups(
-            ReplicaGroup(PS, Resources(cpu=2000), 1, 1, most_ps),
-            ReplicaGroup(WORKER, Resources(cpu=2000, accelerators=int(model.accelerator)), 1, 1, most_workers),
+            ReplicaGroup(PS, Resources(cpu_millicores=2000), 1, 1, most_ps),
+            ReplicaGroup(
+                WORKER, Resources(cpu_millicores=2000, accelerators=int(model.accelerator)), 1, 1, most_workers
+            ),
         ),
         total_steps=row.number("epochs", above=0) * model.epoch,
         model=name,

@@ -72,7 +72,7 @@ class Noise:
 @dataclass(slots=True)
 class LiveJob:
     """A simulated job. `factor` is its real speed divided by `true_speed`. `steps` is the number of steps done at
-    `observed_s`; after that `rate` steps per second are added. `version` distinguishes the latest predicted finish
+    `observed_s`; after that it makes `steps_per_s`. `version` distinguishes the latest predicted finish
     event from outdated ones."""
 
     work: WorkloadJob
@@ -85,7 +85,7 @@ class LiveJob:
     placement: Placement = field(default_factory=dict)
     steps: float = 0.0
     observed_s: float = 0.0
-    rate: float = 0.0
+    steps_per_s: float = 0.0
     since_s: float = 0.0
     service: float = 0.0
     rescaled_s: float = -inf
@@ -95,7 +95,7 @@ class LiveJob:
     held: int = 0
     """The growth of `service` per second: the job's accelerators, or its replicas if it uses no accelerators."""
     accelerators: int = 0
-    cpu: int = 0
+    cpu_millicores: int = 0
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
     """Measured steps per second by (PSs, workers), for a policy that learns speeds."""
     seen_cpu: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class LiveJob:
     cpu_held: Cpu = field(default_factory=dict)
     use: Mapping[str, float] = field(default_factory=dict)
     boot: Boot | None = None
-    busy: float = 0.0
-    """CPUs that the job uses."""
+    busy_cores: float = 0.0
+    """The CPU that the job uses."""
     warm_start: bool = False
     cpu_limited: bool = True
     cpu_shared: bool = False
@@ -135,7 +135,7 @@ class LiveJob:
             phase=self.phase,
             steps=0.0 if self.silent else self.steps,
             observed_s=self.observed_s,
-            steps_per_s=0.0 if self.silent else self.rate,
+            steps_per_s=0.0 if self.silent else self.steps_per_s,
             since_s=self.since_s,
             service=self.service,
             executed_s=self.record.executed_s,
@@ -168,20 +168,20 @@ class LiveJob:
 
     def steps_at(self, now: float) -> float:
         """Steps done by `now`."""
-        return self.steps + self.rate * max(0.0, now - self.observed_s)
+        return self.steps + self.steps_per_s * max(0.0, now - self.observed_s)
 
     def back_to_checkpoint(self, interval_s: float) -> None:
         """Lose the steps since the last checkpoint. The job saves one every `interval_s` seconds; 0: nothing is
         lost."""
         if interval_s > 0:
-            kept = interval_s * self.rate
+            kept = interval_s * self.steps_per_s
             self.lose(self.steps % kept if kept > 0 else 0.0)
 
     def lose(self, steps: float) -> None:
         """Subtract steps that have to be done again, and record the loss."""
         self.steps -= steps
         self.record.lost_steps += steps
-        self.record.lost_s += steps / self.rate if self.rate > 0 else 0.0
+        self.record.lost_s += steps / self.steps_per_s if self.steps_per_s > 0 else 0.0
 
     def lose_node(self, checkpoint_interval_s: float, now: float) -> None:
         """The program ends because one of its nodes is lost; it will resume later from its last checkpoint."""
@@ -225,7 +225,7 @@ class LiveJob:
             record.rescales += 1
             return restart_s if self.lost else costs.rescale_s
         record.migrations += 1
-        self.lose(min(self.steps, costs.migrate_lost_s * self.rate))
+        self.lose(min(self.steps, costs.migrate_lost_s * self.steps_per_s))
         return costs.migrate_s
 
     def training(self, boots: Boots) -> Training:
@@ -273,16 +273,16 @@ class LiveJob:
             cpu = 1000 * sum(workers) / len(workers)
         # The same speed with a different CPU share is also a new measurement. Otherwise a size that gains nothing from
         # more CPU would always count as not tried with more CPU.
-        if self.seen.get(size) != self.rate or self.seen_cpu.get(size) != cpu:
-            self.seen[size] = self.rate
+        if self.seen.get(size) != self.steps_per_s or self.seen_cpu.get(size) != cpu:
+            self.seen[size] = self.steps_per_s
             if cpu is not None:
                 self.seen_cpu[size] = cpu
-            self.speed = believe(self.seen, cpu=self.seen_cpu)
+            self.speed = believe(self.seen, worker_millicores=self.seen_cpu)
 
     def lesson(self) -> Lesson:
         """The measurements of this finished job, used for predictions about similar jobs."""
         size = self.size
-        seen = self.seen or ({size: self.rate} if size[1] and not self.silent else {})
+        seen = self.seen or ({size: self.steps_per_s} if size[1] and not self.silent else {})
         steps = None if self.silent else self.true_speed.total_steps
         return Lesson(self.spec.key, steps, self.record.executed_s, seen, self.seen_cpu)
 

@@ -147,7 +147,7 @@ class LiveJobs:
         live.cpu_shared = self._profile.shares_cpu and live.bound is not None
         if live.bound is not None:
             live.warm_start = self._costs.boot_kept_cpu_s is not None
-            self._outcome.cpu_used_area = self._outcome.cpu_used_area or 0.0
+            self._outcome.used_millicore_s = self._outcome.used_millicore_s or 0.0
         self.by_key[work.key] = live
         return live.seen_at(now)
 
@@ -163,7 +163,7 @@ class LiveJobs:
             if live.bound is not None:
                 self._follow_cpu(live, now)
             else:
-                live.rate = self._rate(live, nodes)
+                live.steps_per_s = self._rate(live, nodes)
                 self._plan_finish(live)
             self.push_jump(live, now)
         return [live.seen_at(now) for live in present]
@@ -219,7 +219,7 @@ class LiveJobs:
             if live.boot is None:
                 self.stays.trains(live)
             return live.seen_at(now)
-        live.rate = self._rate(live, nodes)
+        live.steps_per_s = self._rate(live, nodes)
         self._observe(live)
         live.observed_s = max(until_s, now + pause)
         self.stays.trains(live)
@@ -247,7 +247,7 @@ class LiveJobs:
             live.lost = lost
             live.observed_s = now + pause
             if live.bound is None:
-                live.rate = self._rate(live, nodes)
+                live.steps_per_s = self._rate(live, nodes)
                 self._plan_finish(live)
             else:
                 if not lost and not trained_there:
@@ -273,9 +273,9 @@ class LiveJobs:
         for key in self._node_speeds.beside(touched):
             live = self.by_key[key]
             rate = self._rate(live, nodes)
-            if rate != live.rate:
+            if rate != live.steps_per_s:
                 live.train_until(now)
-                live.rate = rate
+                live.steps_per_s = rate
                 self._plan_finish(live)
                 changed.append(live.seen_at(now))
         return changed
@@ -292,7 +292,7 @@ class LiveJobs:
             if live.bound is not None:
                 self._follow_cpu(live, now)
             else:
-                live.rate = self._rate(live, nodes)
+                live.steps_per_s = self._rate(live, nodes)
                 self._observe(live)
                 self._plan_finish(live)
             self.push_jump(live, now)
@@ -320,8 +320,8 @@ class LiveJobs:
     def _follow_cpu(self, live: LiveJob, now: float) -> None:
         """Recompute, for the CPU that the job holds now, its rate and the end of the job or of its starting program."""
         training = live.training(self._boots)
-        live.rate, live.use = training.steps_per_s, training.use
-        self._accounts.use(live, training.busy, now)
+        live.steps_per_s, live.use = training.steps_per_s, training.use
+        self._accounts.use(live, training.busy_cores, now)
         if (boot := live.boot) is not None:
             at = self._boots.foresee(
                 boot,
@@ -339,15 +339,15 @@ class LiveJobs:
 
     def _observe(self, live: LiveJob) -> None:
         """Record the job's measured speed, if the profile learns speeds from measurements and has no oracle."""
-        if live.rate and (live.seen or (self._profile.learns and not self._profile.oracle)):
+        if live.steps_per_s and (live.seen or (self._profile.learns and not self._profile.oracle)):
             live.observe()
 
     # ---- next events
 
     def _plan_finish(self, live: LiveJob) -> None:
         live.version += 1
-        if live.rate > 0 and live.true_speed.total_steps < inf:
-            at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.rate
+        if live.steps_per_s > 0 and live.true_speed.total_steps < inf:
+            at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.steps_per_s
             self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
 
     def push_jump(self, live: LiveJob, now: float) -> None:

@@ -50,7 +50,7 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
         shares = np.linspace(0, 1, min(CDF_POINTS, len(jcts)))
         cdf = [(round(float(np.quantile(jcts, q)), 1), round(float(q), 4)) for q in shares]
     accelerators = outcome.accelerator_capacity or 1
-    cpu = outcome.cpu_capacity or 1
+    cpu = outcome.cpu_capacity_millicores or 1
     samples, end = outcome.samples, outcome.last_s
     nodes = [node.name for node in spec.nodes]
     if spec.inference is not None:
@@ -65,7 +65,7 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
         "waiting": binned(samples, first, end, [float(s.waiting) for s in samples]),
         "running": binned(samples, first, end, [float(s.running) for s in samples]),
         "gpu": binned(samples, first, end, [100 * s.accelerators / accelerators for s in samples]),
-        "cpu": binned(samples, first, end, [100 * s.cpu / cpu for s in samples]),
+        "cpu": binned(samples, first, end, [100 * s.cpu_millicores / cpu for s in samples]),
         "calibration": errors_cdf(outcome.compared),
         "nodes": nodes,
         "gantt": [
@@ -82,7 +82,9 @@ def errors_cdf(compared: Sequence[Compared]) -> Series:
     error). Errors above 100 % count as 100 %."""
     if not compared:
         return []
-    errors = np.minimum(100 * np.abs([each.measured / each.expected - 1 for each in compared]), 100)
+    errors = np.minimum(
+        100 * np.abs([each.measured_steps_per_s / each.expected_steps_per_s - 1 for each in compared]), 100
+    )
     shares = np.linspace(0, 1, min(CDF_POINTS, len(errors) + 1))
     return [(round(float(np.quantile(errors, q)), 3), round(float(q), 4)) for q in shares]
 
@@ -91,16 +93,16 @@ def hours(seconds: float) -> float:
     return round(seconds / 3600, 4)
 
 
-def binned(samples: Sequence[Sample], first: float, end: float, values: Sequence[float]) -> Series:
+def binned(samples: Sequence[Sample], first_s: float, end_s: float, values: Sequence[float]) -> Series:
     """The time-weighted mean of a step function in each of TIME_BINS equal intervals."""
-    if not samples or end <= first:
+    if not samples or end_s <= first_s:
         return []
-    edges = np.linspace(first, end, TIME_BINS + 1)
-    times = np.array([s.time_s for s in samples] + [end])
+    edges = np.linspace(first_s, end_s, TIME_BINS + 1)
+    times = np.array([s.time_s for s in samples] + [end_s])
     area = np.concatenate([[0.0], np.cumsum(np.array(values) * np.diff(times))])
     at_edges = np.interp(edges, times, area)
     means = np.diff(at_edges) / np.diff(edges)
-    return [(hours(float(t - first)), round(float(v), 3)) for t, v in zip(edges[:-1], means, strict=True)]
+    return [(hours(float(t - first_s)), round(float(v), 3)) for t, v in zip(edges[:-1], means, strict=True)]
 
 
 def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:

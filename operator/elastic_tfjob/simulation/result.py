@@ -40,13 +40,13 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The speeds for one change in steps per second: expected at the decision, and measured afterwards. `source`: what
-    the expected speed was known from."""
+    """The speeds for one change: expected at the decision, and measured afterwards. `source`: what the expected speed
+    was known from."""
 
     cause: Cause
     source: Source
-    expected: float
-    measured: float
+    expected_steps_per_s: float
+    measured_steps_per_s: float
 
 
 @dataclass(slots=True)
@@ -62,20 +62,20 @@ class Interval:
 
 @dataclass(slots=True)
 class Sample:
-    """The cluster from `time_s` on: the number of waiting and running jobs, and the accelerators and millicores
+    """The cluster from `time_s` on: the number of waiting and running jobs, and the accelerators and CPU
     held."""
 
     time_s: float
     waiting: int
     running: int
     accelerators: int
-    cpu: int
+    cpu_millicores: int
 
 
 @dataclass(slots=True)
 class RunResult:
-    """The result of one run. Areas are resource times seconds. They count resources held; `cpu_used_area` counts CPU
-    used, and is None if the speed model does not give it."""
+    """The result of one run. `held_accelerator_s` and `held_millicore_s`: the resources that jobs held, times
+    seconds; `used_millicore_s`: the CPU that they used, times seconds, and None if the speed model does not give it."""
 
     profile: str
     seed: int
@@ -84,10 +84,10 @@ class RunResult:
     first_s: float = 0.0
     last_s: float = 0.0
     accelerator_capacity: int = 0
-    cpu_capacity: int = 0
-    accelerator_area: float = 0.0
-    cpu_area: float = 0.0
-    cpu_used_area: float | None = None
+    cpu_capacity_millicores: int = 0
+    held_accelerator_s: float = 0.0
+    held_millicore_s: float = 0.0
+    used_millicore_s: float | None = None
     rounds: int = 0
     cpu_s: float = 0.0
     partial: bool = False
@@ -121,6 +121,6 @@ class RunResult:
             first_s=start_s,
             last_s=start_s,
             accelerator_capacity=sum(each.accelerators for each in free),
-            cpu_capacity=sum(each.cpu for each in free),
+            cpu_capacity_millicores=sum(each.cpu_millicores for each in free),
             pool=pool,
         )

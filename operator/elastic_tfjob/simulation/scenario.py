@@ -74,16 +74,18 @@ class InferencePool:
             for i in range(self.nodes)
         ]
 
-    def utilisation(self, t: float, disturbance: float = 0.0) -> float:
-        """The share of the pool that serves requests at `t` seconds after midnight on a Monday."""
-        u = self.middle + self.swing * math.cos(2 * math.pi * (t - self.peak_s) / DAY_S) + disturbance
-        if (t // DAY_S) % 7 >= 5:
+    def utilisation(self, at_s: float, disturbance: float = 0.0) -> float:
+        """The share of the pool that serves requests at `at_s` seconds after midnight on a Monday."""
+        u = self.middle + self.swing * math.cos(2 * math.pi * (at_s - self.peak_s) / DAY_S) + disturbance
+        if (at_s // DAY_S) % 7 >= 5:
             u *= self.weekend
         return min(0.97, max(0.40, u))
 
-    def spare(self, t: float, disturbance: float = 0.0) -> int:
-        """The number of nodes that the pool does not need at `t`."""
-        return self.nodes - min(self.nodes, math.ceil(self.nodes * (self.utilisation(t, disturbance) + self.headroom)))
+    def spare(self, at_s: float, disturbance: float = 0.0) -> int:
+        """The number of nodes that the pool does not need at `at_s`."""
+        return self.nodes - min(
+            self.nodes, math.ceil(self.nodes * (self.utilisation(at_s, disturbance) + self.headroom))
+        )
 
 
 class Demand:
@@ -94,13 +96,13 @@ class Demand:
         self._random = random.Random(f"inference-{seed}")
         self._disturbance = 0.0
 
-    def step(self, t: float, nodes: Mapping[str, Node]) -> tuple[dict[str, Node], Pool]:
-        """Apply the demand at `t`: returns `nodes` with the pool's own nodes marked as offered or busy, and the Pool
+    def step(self, at_s: float, nodes: Mapping[str, Node]) -> tuple[dict[str, Node], Pool]:
+        """Apply the demand at `at_s`: returns `nodes` with the pool's own nodes marked as offered or busy, and the Pool
         with the number of lent nodes that it wants back and of nodes that it can spare."""
         self._disturbance = 0.9 * self._disturbance + self._random.gauss(0.0, self.pool.noise)
         mine = [node for node in nodes.values() if node.pool == INFERENCE]
         kept = [node for node in mine if node.loan != "loaned"]
-        spare = self.pool.spare(t, self._disturbance) - (len(mine) - len(kept))
+        spare = self.pool.spare(at_s, self._disturbance) - (len(mine) - len(kept))
         after = dict(nodes)
         for i, node in enumerate(kept):
             loan: LoanState = "offered" if i >= len(kept) - spare else "busy"
@@ -139,17 +141,17 @@ def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
     )
 
 
-def _job(key: str, t: float, kind: JobClass, rng: random.Random) -> WorkloadJob:
+def _job(key: str, at_s: float, kind: JobClass, rng: random.Random) -> WorkloadJob:
     groups = [_group(kind.name, kind.workers, WORKER, rng)]
     if kind.ps is not None:
         groups.append(_group(kind.name, kind.ps, PS, rng))
     duration = None if kind.duration_s is None else max(1.0, draw(kind.duration_s, rng))
     deadline = None
     if kind.deadline_factor is not None and duration is not None:
-        deadline = t + draw(kind.deadline_factor, rng) * duration
+        deadline = at_s + draw(kind.deadline_factor, rng) * duration
     return WorkloadJob(
         key=key,
-        submit_s=t,
+        submit_s=at_s,
         groups=tuple(groups),
         duration_s=duration,
         total_steps=None if kind.steps is None else max(1.0, draw(kind.steps, rng)),

@@ -125,9 +125,9 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         p99_jct_s=float(np.percentile(jcts, 99)) if done else None,
         avg_queue_s=float(np.mean([r.queue_s for r in done])) if done else None,
         makespan_s=makespan if done else None,
-        gpu_utilisation=_share(outcome.accelerator_area, outcome.accelerator_capacity * makespan),
-        cpu_utilisation=_share(outcome.cpu_area, outcome.cpu_capacity * makespan),
-        cpu_used=_share(outcome.cpu_used_area or 0.0, outcome.cpu_capacity * makespan),
+        gpu_utilisation=_share(outcome.held_accelerator_s, outcome.accelerator_capacity * makespan),
+        cpu_utilisation=_share(outcome.held_millicore_s, outcome.cpu_capacity_millicores * makespan),
+        cpu_used=_share(outcome.used_millicore_s or 0.0, outcome.cpu_capacity_millicores * makespan),
         forecast_error=float(np.median(errors)) if errors else None,
         forecast_within=sum(within) / len(within) if within else None,
         deadline_met=sum(map(met, with_deadline)) / len(with_deadline) if with_deadline else None,
@@ -186,9 +186,9 @@ def beside_the_first(summaries: Sequence[Summary], outcomes: Sequence[RunResult]
 
 
 def _wasted(outcome: RunResult) -> float | None:
-    if outcome.cpu_used_area is None or outcome.cpu_area <= 0:
+    if outcome.used_millicore_s is None or outcome.held_millicore_s <= 0:
         return None
-    return max(0.0, 1 - outcome.cpu_used_area / outcome.cpu_area)
+    return max(0.0, 1 - outcome.used_millicore_s / outcome.held_millicore_s)
 
 
 def forecast_of(record: JobRecord) -> FinishTime | None:
@@ -373,7 +373,10 @@ def least_mean_jct_s(jobs: Sequence[WorkloadJob], nodes: Iterable[Node], speed_m
     if speed_model.name not in WORLDS or not jobs:
         return None
     each = [node.capacity for node in nodes]
-    capacity = [float(sum(values)) for values in zip(*((c.cpu, c.memory, c.accelerators) for c in each), strict=True)]
+    capacity = [
+        float(sum(values))
+        for values in zip(*((c.cpu_millicores, c.memory_bytes, c.accelerators) for c in each), strict=True)
+    ]
     found: dict[tuple[object, ...], tuple[float, Areas] | None] = {}
     alone, areas = 0.0, list[Areas]()
     for job in jobs:
@@ -400,7 +403,7 @@ def _cheapest(job: WorkloadJob, speed: TrueSpeed, capacity: Sequence[float]) -> 
     cluster. None if no size runs."""
     fastest, least = 0.0, [inf, inf, inf]
     for size, held in _sizes(job):
-        demand = (held.cpu, held.memory, held.accelerators)
+        demand = (held.cpu_millicores, held.memory_bytes, held.accelerators)
         if any(part > whole for part, whole in zip(demand, capacity, strict=True)):
             continue
         if (rate := speed.rate(size)) > 0:

@@ -26,8 +26,8 @@ class Utilisation:
         """Number of jobs that hold resources."""
         self._until_s = outcome.first_s
         self._accelerators = 0
-        self._cpu = 0
-        self._busy = 0.0
+        self._cpu_millicores = 0
+        self._busy_cores = 0.0
         self._open: dict[tuple[str, str], Interval] = {}
         self._lent: frozenset[str] = frozenset()
         self._unmet = self._lent_used = 0
@@ -39,7 +39,7 @@ class Utilisation:
         self._account(now)
         self.running += bool(new) - bool(live.placement)
         self._accelerators -= live.accelerators
-        self._cpu -= live.cpu
+        self._cpu_millicores -= live.cpu_millicores
         if self.trace:
             self._bars(live, new, now)
         if self.outcome.pool:
@@ -48,15 +48,18 @@ class Utilisation:
         if new:
             counts = counts_of(new)
             demand = live.spec.demand(counts)
-            live.accelerators, live.cpu = demand.accelerators, demand.cpu + live.spec.extra_cpu(live.cpu_held)
+            live.accelerators, live.cpu_millicores = (
+                demand.accelerators,
+                demand.cpu_millicores + live.spec.extra_cpu(live.cpu_held),
+            )
             live.held = demand.accelerators or sum(counts.values())
         else:
-            live.accelerators = live.cpu = live.held = 0
+            live.accelerators = live.cpu_millicores = live.held = 0
             live.cpu_held = AS_REQUESTED
-            self._busy -= live.busy
-            live.busy = 0.0
+            self._busy_cores -= live.busy_cores
+            live.busy_cores = 0.0
         self._accelerators += live.accelerators
-        self._cpu += live.cpu
+        self._cpu_millicores += live.cpu_millicores
 
     def lend(self, nodes: Mapping[str, Node], pools: Mapping[str, Pool], now: float) -> None:
         """From now on the nodes marked as loaned are lent, and each pool wants `wanted` nodes back."""
@@ -75,28 +78,30 @@ class Utilisation:
             if name in self._lent:
                 self._lent_used += bool(left) - bool(n)
 
-    def use(self, live: LiveJob, busy: float, now: float) -> None:
-        """From now on the job uses `busy` CPUs."""
+    def use(self, live: LiveJob, busy_cores: float, now: float) -> None:
+        """From now on the job uses `busy_cores`."""
         self._account(now)
-        self._busy += busy - live.busy
-        live.busy = busy
+        self._busy_cores += busy_cores - live.busy_cores
+        live.busy_cores = busy_cores
 
     def _account(self, now: float) -> None:
         passed, outcome = now - self._until_s, self.outcome
         if passed > 0:
-            outcome.accelerator_area += passed * self._accelerators
-            outcome.cpu_area += passed * self._cpu
+            outcome.held_accelerator_s += passed * self._accelerators
+            outcome.held_millicore_s += passed * self._cpu_millicores
             outcome.loaned_s += passed * len(self._lent)
             outcome.loaned_used_s += passed * self._lent_used
             outcome.unmet_s += passed * self._unmet
-            if outcome.cpu_used_area is not None:
-                outcome.cpu_used_area += passed * 1000 * self._busy
+            if outcome.used_millicore_s is not None:
+                outcome.used_millicore_s += passed * 1000 * self._busy_cores
             self._until_s = now
 
     def sample(self, jobs: int, now: float) -> None:
         """Record a sample of the cluster, which has `jobs` waiting and running jobs in all."""
         if self.trace:
-            self.outcome.samples.append(Sample(now, jobs - self.running, self.running, self._accelerators, self._cpu))
+            self.outcome.samples.append(
+                Sample(now, jobs - self.running, self.running, self._accelerators, self._cpu_millicores)
+            )
 
     def _bars(self, live: LiveJob, new: Placement, now: float) -> None:
         key = live.spec.key
@@ -191,5 +196,5 @@ def by_cause(compared: Iterable[Compared]) -> dict[str, Calibration]:
     ratios: dict[str, list[float]] = defaultdict(list)
     for each in compared:
         for name in ("all", each.cause):
-            ratios[name].append(each.measured / each.expected)
+            ratios[name].append(each.measured_steps_per_s / each.expected_steps_per_s)
     return {name: calibration(found) for name, found in sorted(ratios.items())}

@@ -60,20 +60,20 @@ def _shorter(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """The measurements of one finished job: its number of `steps`, the seconds `duration_s` during which it held
-    replicas, its steps per second by (PSs, workers), and the millicores of a worker during these measurements, if
+    replicas, its steps per second by (PSs, workers), and the `worker_millicores` during these measurements, if
     known. `id` identifies the job."""
 
     id: str
     steps: float | None = None
     duration_s: float | None = None
     rates: Mapping[Size, float] = field(default_factory=dict)
-    cpu: Mapping[Size, float] = field(default_factory=dict)
+    worker_millicores: Mapping[Size, float] = field(default_factory=dict)
 
     def bounded(self) -> "Lesson":
         """The lesson without implausible values, and with only the last SIZES sizes."""
         rates = {s: r for s, r in self.rates.items() if isfinite(r) and r > 0 and s[1] > 0}
         rates = dict(islice(rates.items(), max(0, len(rates) - SIZES), None))
-        cpu = {s: c for s, c in self.cpu.items() if s in rates and isfinite(c) and c > 0}
+        cpu = {s: c for s, c in self.worker_millicores.items() if s in rates and isfinite(c) and c > 0}
         return Lesson(self.id, _positive(self.steps), _positive(self.duration_s), rates, cpu)
 
 
@@ -106,12 +106,12 @@ class Past:
         """The sizes with a known speed."""
         return {size for each in self.lessons for size in each.rates}
 
-    def rate(self, size: Size, cpu: float | None = None) -> Estimate | None:
-        """Steps per second at this size. Measurements with about `cpu` millicores per worker are preferred."""
-        seen = [(each.rates[size], each.cpu.get(size)) for each in self.lessons if size in each.rates]
-        if not cpu:
+    def rate(self, size: Size, worker_millicores: float | None = None) -> Estimate | None:
+        """Steps per second at this size. Measurements with about `worker_millicores` are preferred."""
+        seen = [(each.rates[size], each.worker_millicores.get(size)) for each in self.lessons if size in each.rates]
+        if not worker_millicores:
             return _estimate([rate for rate, _ in seen])
-        alike = [rate for rate, held in seen if held is None or ALIKE <= held / cpu <= 1 / ALIKE]
+        alike = [rate for rate, held in seen if held is None or ALIKE <= held / worker_millicores <= 1 / ALIKE]
         if alike:
             return _estimate(alike)
         found = _estimate([rate for rate, _ in seen])

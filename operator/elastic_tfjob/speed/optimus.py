@@ -71,13 +71,13 @@ class OptimusFit:
 @dataclass(frozen=True, slots=True)
 class OnlineSpeed:
     """The speed as a policy believes it. A measured size overrides the fit. Without a trusted fit, a size has the speed
-    of the nearest measured size, so no gain is expected without knowledge. None before any measurement. `cpu` is the
-    millicores of one worker when a size was measured, if known.
+    of the nearest measured size, so no gain is expected without knowledge. None before any measurement.
+    `worker_millicores`: the CPU of one worker when a size was measured, if known.
     """
 
     measured: Mapping[tuple[int, int], float]
     fit: OptimusFit | None = None
-    cpu: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    worker_millicores: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         size = (counts.get("PS", 0), counts.get("Worker", 0))
@@ -97,7 +97,9 @@ def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpe
 
 
 def believe(
-    seen: Mapping[tuple[int, int], float], mode: Mode = "sync", cpu: Mapping[tuple[int, int], float] | None = None
+    seen: Mapping[tuple[int, int], float],
+    mode: Mode = "sync",
+    worker_millicores: Mapping[tuple[int, int], float] | None = None,
 ) -> OnlineSpeed:
     """The belief from these steps per second by (PSs, workers) and the millicores of a worker at each size.
 
@@ -105,7 +107,7 @@ def believe(
     """
     measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
     enough = len(measured) >= POINTS_NEEDED[mode]
-    return OnlineSpeed(measured, fit(measured, mode) if enough else None, dict(cpu or {}))
+    return OnlineSpeed(measured, fit(measured, mode) if enough else None, dict(worker_millicores or {}))
 
 
 def fit(measured: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OptimusFit:

@@ -69,7 +69,7 @@ class Prediction:
     """The knowledge about one job's speed.
 
     `counts`: the current replicas per type, and `steps_per_s` the speed there (0: none yet). `use`: the fraction of
-    their CPU that the types use. `held`: the mean millicores of a replica by type now; for a job that holds nothing,
+    their CPU that the types use. `held_millicores`: the mean of a replica by type now; for a job that holds nothing,
     its requests. `speed`: the measurements at other sizes, or the true speed if the policy has the oracle. `past`: the
     lessons of jobs of the same name. `estimate`: a size, and the speed there that follows from the user's expected
     duration. `accelerator`: the speed of the slowest accelerator that the job runs on, relative to the usual one. A
@@ -81,7 +81,7 @@ class Prediction:
     counts: Counts
     steps_per_s: float = 0.0
     use: Mapping[str, float] = field(default_factory=dict)
-    held: Mapping[str, float] = field(default_factory=dict)
+    held_millicores: Mapping[str, float] = field(default_factory=dict)
     speed: Speed | None = None
     past: Past | None = None
     estimate: tuple[Counts, float] | None = None
@@ -98,21 +98,29 @@ class Prediction:
     def at(
         self,
         counts: Counts,
-        cpu: Mapping[str, float] | None = None,
+        millicores: Mapping[str, float] | None = None,
         accelerator: float | None = None,
-        worker: float | None = None,
+        worker_millicores: float | None = None,
     ) -> Rate | None:
-        """The speed with these replicas, each with `cpu` millicores by type (missing: the current value), on
-        accelerators of this speed (None: as now). `worker`: the millicores that a worker will hold, if known;
-        measurements with as much CPU are then used. If replicas share CPU, `cpu` is the CPU that they can use. None:
-        nothing is known. If CPU is a weight, another weight is expected to give the same speed, with the minimum error
-        of the law of utilisation."""
-        if not self.limited and cpu and any(cpu.get(t, held) != held for t, held in self.held.items()):
-            same = self.at(counts, None, accelerator, worker)
+        """The speed with these replicas, each with `millicores` by type (missing: the current value), on accelerators
+        of this speed (None: as now). `worker_millicores`: what a worker will hold, if known; measurements with as much
+        CPU are then used. If replicas share CPU, `millicores` is the CPU that they can use. None: nothing is known. If
+        CPU is a weight, another weight is expected to give the same speed, with the minimum error of the law of
+        utilisation."""
+        if (
+            not self.limited
+            and millicores
+            and any(millicores.get(t, held) != held for t, held in self.held_millicores.items())
+        ):
+            same = self.at(counts, None, accelerator, worker_millicores)
             return same.times(1.0, UTILISATION_ERROR) if same is not None else None
         then = accelerator if accelerator is not None else self.accelerator
         running = self.steps_per_s > 0
-        rate = self._running(counts, cpu or {}, worker) if running else self._elsewhere(counts, cpu or {})
+        rate = (
+            self._running(counts, millicores or {}, worker_millicores)
+            if running
+            else self._elsewhere(counts, millicores or {})
+        )
         if rate is None or then == self.accelerator or not self.accelerator:
             return rate
         return rate.times(then / self.accelerator)
@@ -120,7 +128,7 @@ class Prediction:
     def _running(self, counts: Counts, cpu: Mapping[str, float], holds: float | None) -> Rate:
         """The prediction from the speed at the current size."""
         now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
-        more_cpu = {t: cpu[t] / held for t, held in self.held.items() if held and cpu.get(t, held) != held}
+        more_cpu = {t: cpu[t] / held for t, held in self.held_millicores.items() if held and cpu.get(t, held) != held}
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
         if holds is not None and (again := self._measured_with(size_of(counts), holds)) is not None:
@@ -135,7 +143,7 @@ class Prediction:
             error = max(UTILISATION_ERROR, abs(log(law)) / 2)
             factor = self._likely(counts, more_cpu) if power is None else law**power
             found.append(Rate(self.steps_per_s * factor, error, "utilisation"))
-        size, worker = size_of(counts), self.held.get("Worker")
+        size, worker = size_of(counts), self.held_millicores.get("Worker")
         if self.past is not None:
             here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
             if here is not None and there is not None:
@@ -147,7 +155,7 @@ class Prediction:
 
     def _elsewhere(self, counts: Counts, cpu: Mapping[str, float]) -> Rate | None:
         """The prediction for a job that does not train now."""
-        size, speed, worker = size_of(counts), self.speed, cpu.get("Worker", self.held.get("Worker"))
+        size, speed, worker = size_of(counts), self.speed, cpu.get("Worker", self.held_millicores.get("Worker"))
         measured: Mapping[Size, float] = {}
         if isinstance(speed, OnlineSpeed):
             measured = speed.measured
@@ -219,7 +227,7 @@ class Prediction:
     def _measured_with(self, size: Size, holds: float) -> Rate | None:
         """The speed measured at this size, if workers held about `holds` millicores then."""
         speed = self.speed
-        if not isinstance(speed, OnlineSpeed) or not (held := speed.cpu.get(size)) or not holds:
+        if not isinstance(speed, OnlineSpeed) or not (held := speed.worker_millicores.get(size)) or not holds:
             return None
         if size not in speed.measured or not ALIKE <= held / holds <= 1 / ALIKE:
             return None
@@ -227,8 +235,8 @@ class Prediction:
 
     def _alike(self, speed: OnlineSpeed, size: Size) -> bool:
         """Whether the job would still have the speed that was measured at this size."""
-        here = self.held.get("Worker", 0.0)
-        cpu = speed.cpu.get(size, here)
+        here = self.held_millicores.get("Worker", 0.0)
+        cpu = speed.worker_millicores.get(size, here)
         # A good speed measured with more CPU per worker than now says nothing about the size. Neither does a poor speed
         # measured with so much less CPU that the job would be slower at its current size, too.
         good = speed.measured[size] / self.steps_per_s >= 1 + self.min_gain
@@ -253,10 +261,10 @@ class Prediction:
         """The larger sizes that were slower than this one, and would have been slower with the same CPU, given that
         speed is at most proportional to CPU."""
         ps, workers = now = size_of(self.counts)
-        here, found = self.held.get("Worker", 0.0), []
+        here, found = self.held_millicores.get("Worker", 0.0), []
         for size, rate in speed.measured.items():
             if size != now and size[0] >= ps and size[1] >= workers:
-                there = speed.cpu.get(size, here) * size[1]
+                there = speed.worker_millicores.get(size, here) * size[1]
                 at_most = rate * max(1.0, here * workers / there) if there else rate
                 if at_most * (1 + LEAST_SLOWER) < self.steps_per_s:
                     found.append(size)

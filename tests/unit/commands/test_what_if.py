@@ -154,7 +154,7 @@ def test_what_is_asked_is_what_the_query_api_reads(ask: Ask, file: Path) -> None
     assert (path, headers) == (PROXY, {"X-Elastic-Tfjob-Token": "t"})
     assert (question.key, question.add_nodes, question.namespace) == (("ns", "new"), 2, "ns")
     assert question.node is not None
-    assert question.node.cpu == 16_000
+    assert question.node.cpu_millicores == 16_000
 
 
 def test_all_namespaces_are_asked_for_by_leaving_the_namespace_out(ask: Ask) -> None:

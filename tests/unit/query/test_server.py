@@ -107,7 +107,7 @@ async def test_nodes_say_what_is_used_where_this_replica_asks_pods() -> None:
     async with found.client() as client:
         (row,) = (await ask(client, "/api/v1/nodes"))["items"]
         assert (row["held"], row["lent"], row["used"]) == (1500, 500, None)
-        found.reports = {("ns", "j"): {"j-worker-0": Report(at=0.0, received_at=0.0, cpu=CpuUse(use_cores=1.25))}}
+        found.reports = {("ns", "j"): {"j-worker-0": Report(at=0.0, received_at_s=0.0, cpu=CpuUse(use_cores=1.25))}}
     async with found.client() as client:
         (row,) = (await ask(client, "/api/v1/nodes"))["items"]
         assert row["used"] == 1250

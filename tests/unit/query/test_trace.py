@@ -52,7 +52,7 @@ def test_a_job_that_has_ended_is_read_with_sizes_bounds_and_times() -> None:
         CHIEF: (1, 1, 1),
     }
     # What the sidecar asks for is part of a pod.
-    assert all(group.request.cpu >= 1000 for group in first.groups)
+    assert all(group.request.cpu_millicores >= 1000 for group in first.groups)
 
 
 def test_durations_are_those_of_the_declared_size_where_its_speed_was_seen() -> None:
@@ -91,5 +91,5 @@ def test_what_cannot_be_written_is_left_out_and_named(raw: dict[str, Any], why: 
 def test_memory_and_cpu_survive(tmp_path: Path) -> None:
     jobs, _ = exported(ended(cpu="250m"))
     worker = next(group for group in jobs["ns/e"].groups if group.type == WORKER)
-    assert worker.request == Resources(worker.request.cpu, worker.request.memory, 0)
-    assert 250 <= worker.request.cpu < 400
+    assert worker.request == Resources(worker.request.cpu_millicores, worker.request.memory_bytes, 0)
+    assert 250 <= worker.request.cpu_millicores < 400

@@ -41,7 +41,7 @@ def cluster(*more: dict[str, Any], **options: Any) -> World:
 
 def roomy(name: str) -> KubeNode:
     found = node(name, "6")
-    return replace(found, allocatable=found.allocatable._replace(memory=64 << 30))
+    return replace(found, allocatable=found.allocatable._replace(memory_bytes=64 << 30))
 
 
 def submitted(name: str = "new", namespace: str = "ns", cpu: str = "1", **annotations: str) -> dict[str, Any]:

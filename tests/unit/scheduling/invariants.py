@@ -47,7 +47,7 @@ def over_capacity(plan: Plan) -> list[str]:
             for name, n in Counter(names).items():
                 used[name] = used.get(name, Resources()).plus(group.request.times(n))
             for name, cpu in zip(names, target.cpu.get(type_, ()), strict=type_ in target.cpu):
-                used[name] = used[name].plus(Resources(cpu - group.request.cpu))
+                used[name] = used[name].plus(Resources(cpu - group.request.cpu_millicores))
     total = Resources()
     for node in nodes.values():
         total = total.plus(node.free)
@@ -109,8 +109,8 @@ def below_request(plan: Plan) -> list[str]:
         for type_, each in target.cpu.items():
             group = spec.group(type_)
             assert group is not None
-            if len(each) != target.replicas.get(type_) or min(each) < group.request.cpu:
-                broken.append(f"{key}: {type_} holds {each}, requests {group.request.cpu}")
+            if len(each) != target.replicas.get(type_) or min(each) < group.request.cpu_millicores:
+                broken.append(f"{key}: {type_} holds {each}, requests {group.request.cpu_millicores}")
             if not spec.resizable and target.cpu != plan.snapshot.jobs[key].cpu:
                 broken.append(f"{key}: CPU of a job that may not be rescaled")
     return broken

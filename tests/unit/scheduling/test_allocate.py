@@ -253,7 +253,7 @@ class TestKips:
     ) -> None:
         """Two workers of 1 CPU each make 13 steps a second; one made 16 with as much as both have, or with more."""
         types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
-        seen = believe({(1, 1): 16.0, (1, 2): 13.0}, cpu={(1, 1): millicores, (1, 2): 1000})
+        seen = believe({(1, 1): 16.0, (1, 2): 13.0}, worker_millicores={(1, 1): millicores, (1, 2): 1000})
         two = job("two", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n", "n")}, steps_per_s=13.0, speed=seen)
         two = replace(two, cpu_use={PS: 0.2, WORKER: 0.9})
         decided = plan("kips", [node("n", cpus=3)], [two], now=1000)
@@ -263,7 +263,7 @@ class TestKips:
     def test_a_good_speed_with_more_cpu_is_none(self, millicores: int, workers_then: int) -> None:
         """The PS is the bottleneck, so a second worker would gain nothing; but two were seen twice as fast."""
         types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
-        seen = believe({(1, 1): 10.0, (1, 2): 20.0}, cpu={(1, 1): 1000, (1, 2): millicores})
+        seen = believe({(1, 1): 10.0, (1, 2): 20.0}, worker_millicores={(1, 1): 1000, (1, 2): millicores})
         one = job("one", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=10.0, speed=seen)
         one = replace(one, cpu_use={PS: 1.0, WORKER: 0.5})
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=1)], [one], now=1000)

@@ -75,7 +75,7 @@ def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lea
         placement={type_: ("n",) * n for type_, n in large.items()},
         phase="running",
         steps_per_s=900.0,
-        speed=believe({(1, 7): 1134.0, (4, 20): 900.0}, cpu={(1, 7): cpu[0], (4, 20): cpu[1]}),
+        speed=believe({(1, 7): 1134.0, (4, 20): 900.0}, worker_millicores={(1, 7): cpu[0], (4, 20): cpu[1]}),
         cpu={WORKER: (cpu[1],) * 20},
     )
     curve = found(CurveView("all"), of, Resources(1_000_000))

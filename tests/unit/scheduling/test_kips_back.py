@@ -37,7 +37,8 @@ def trains(
         observed_s=more.pop("observed_s", NOW),
         cpu_use=more.pop("cpu_use", {PS: 0.1, WORKER: use}),
         speed=believe(
-            {(1, n): rate for n, rate in seen.items()}, cpu={(1, n): held for n, held in (with_cpu or {}).items()}
+            {(1, n): rate for n, rate in seen.items()},
+            worker_millicores={(1, n): held for n, held in (with_cpu or {}).items()},
         ),
     )
     return replace(trained, **more)

@@ -207,7 +207,7 @@ def test_nodes_found_by_what_they_have_free_are_those_that_a_look_at_all_finds(
         room.take_replicas(i % len(nodes), fixed_group(type_, request, 1), 1)
     if kept < len(taken):
         room.rollback(mark)
-    all_ = sorted(range(len(nodes)), key=lambda i: (room.counted[i], -room.accelerators[i], -room.cpu[i], i))
+    all_ = sorted(range(len(nodes)), key=lambda i: (room.counted[i], -room.accelerators[i], -room.cpu_millicores[i], i))
     holding = [i for i in all_ if room.holds(i, demand)]
     assert list(room.holding(demand)) == holding
     assert room.first(demand, None) == next(iter(holding), None)

@@ -37,7 +37,7 @@ def test_each_change_is_compared_with_what_the_job_does_until_the_next_one() -> 
     jobs = [work("long", 0, 2000, gpus=2, low=1, high=2), work("short", 500, 300, gpus=2, low=1, high=2)]
     outcome = simulate("optimus", jobs, gpus=2, speed_model=LinearSpeedModel(), parameters=TOLD)
     assert causes(outcome)["all"] == sum(n for cause, n in causes(outcome).items() if cause != "all") > 2
-    assert all(each.measured == pytest.approx(each.expected) for each in outcome.compared)
+    assert all(each.measured_steps_per_s == pytest.approx(each.expected_steps_per_s) for each in outcome.compared)
 
 
 def test_calibration_is_by_cause_and_of_all() -> None:

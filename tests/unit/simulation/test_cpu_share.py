@@ -55,6 +55,6 @@ def test_cpu_that_kips_lends_makes_jobs_faster() -> None:
 
 def test_a_move_loses_what_was_trained_last() -> None:
     live = LiveJob(work("a", 0, 5), JobSpec("a", 0.0, ()), FixedTrueSpeed(5.0), JobRecord("a", 0, None), 1.0, None)
-    live.placement, live.steps, live.rate = {WORKER: ("x",)}, 1.0, 0.5
+    live.placement, live.steps, live.steps_per_s = {WORKER: ("x",)}, 1.0, 0.5
     assert live.change_to({WORKER: ("y",)}, Costs(migrate_s=1.0, migrate_lost_s=0.5), 0.0) == 1.0
     assert (live.steps, live.record.lost_steps, live.record.migrations) == (0.75, 0.25, 1)

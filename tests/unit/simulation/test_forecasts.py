@@ -64,7 +64,7 @@ def errors(
                     if job.spec.within_bounds(counts) != counts:
                         continue
                     if live.bound is not None:
-                        cores = {t: [known.held[t] / 1000] * n for t, n in counts.items()}
+                        cores = {t: [known.held_millicores[t] / 1000] * n for t, n in counts.items()}
                         true = live.bound.pace(cores).steps_per_s
                     else:
                         true = live.true_speed.steps_per_s(counts) or 0.0

@@ -93,8 +93,8 @@ def test_dl2() -> None:
     workload, _ = parse_csv("job_id,arrival_slot,model,epochs,max_workers\nj,2,dssm,10,8\nk,0,wlm,1,\n", "t.csv")
     j, k = workload.jobs
     assert (workload.format, j.submit_s, j.total_steps) == ("dl2", 2400, 10 * MODELS["dssm"].epoch)
-    assert j.groups[1] == ReplicaGroup(WORKER, Resources(cpu=2000), 1, 1, 8)
-    assert k.groups[1] == ReplicaGroup(WORKER, Resources(cpu=2000, accelerators=1), 1, 1, 16)
+    assert j.groups[1] == ReplicaGroup(WORKER, Resources(cpu_millicores=2000), 1, 1, 8)
+    assert k.groups[1] == ReplicaGroup(WORKER, Resources(cpu_millicores=2000, accelerators=1), 1, 1, 16)
 
 
 @pytest.mark.parametrize(

@@ -261,9 +261,9 @@ def test_the_same_speed_with_other_cpu_is_learned() -> None:
     """That more CPU makes a size no faster is news: else it would for ever count as one that was not tried with it."""
     made = job()
     live = LiveJob(made, JobSpec("j", 0.0, made.groups), true_speed(), JobRecord("j", 0, None), 1.0, None)
-    live.bound, live.placement, live.rate = true_speed(), {PS: ("x",), WORKER: ("x",)}, 1.0
+    live.bound, live.placement, live.steps_per_s = true_speed(), {PS: ("x",), WORKER: ("x",)}, 1.0
     for held in (1000, 2000):
         live.cpu_held = {WORKER: (held,)}
         live.observe()
         assert isinstance(live.speed, OnlineSpeed)
-        assert live.speed.cpu == {(1, 1): held}
+        assert live.speed.worker_millicores == {(1, 1): held}

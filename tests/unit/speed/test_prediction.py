@@ -65,10 +65,10 @@ def test_each_worker_is_work_for_the_servers() -> None:
 def test_what_was_measured_with_the_cpu_that_workers_will_hold_speaks() -> None:
     """A job goes back to a size at which it was faster. There its workers held as much as they will; what they hold at
     the size that it leaves says nothing of that."""
-    seen = believe({(1, 1): 4.0, (1, 4): 3.0}, cpu={(1, 1): 2000.0, (1, 4): 4000.0})
+    seen = believe({(1, 1): 4.0, (1, 4): 3.0}, worker_millicores={(1, 1): 2000.0, (1, 4): 4000.0})
     known = Prediction(FOUR, 3.0, {"Worker": 0.5, "PS": 0.4}, {"Worker": 4000.0, "PS": 4000.0}, seen)
     can_use = {"Worker": 6000.0, "PS": 1000.0}
-    found = [known.at(ONE, can_use, worker=held) for held in (2000.0, 2200.0, 1000.0)]
+    found = [known.at(ONE, can_use, worker_millicores=held) for held in (2000.0, 2200.0, 1000.0)]
     assert [each and each.steps_per_s == 4.0 for each in found] == [True, True, False]
 
 
@@ -121,16 +121,16 @@ def test_what_the_user_expects_is_the_speed_at_the_declared_size() -> None:
 
 def test_a_poor_speed_with_less_cpu_says_nothing() -> None:
     """As kips has it: what was measured with less CPU than the job would have now is no reason not to grow."""
-    poor = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 300.0})
+    poor = believe({(1, 1): 2.0, (1, 2): 1.5}, worker_millicores={(1, 1): 1000.0, (1, 2): 300.0})
     known = Prediction(ONE, 2.0, {"Worker": 1.0}, {"Worker": 1000.0}, poor, min_gain=0.1)
     assert known.factor(TWO) == 2.0
-    alike = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 1000.0})
+    alike = believe({(1, 1): 2.0, (1, 2): 1.5}, worker_millicores={(1, 1): 1000.0, (1, 2): 1000.0})
     assert Prediction(ONE, 2.0, {"Worker": 1.0}, {"Worker": 1000.0}, alike, min_gain=0.1).factor(TWO) == 0.75
 
 
 def test_lent_cpu_that_a_worker_cannot_use_makes_no_speed_a_poor_one() -> None:
     """It holds 2,000 millicores and uses 1,000: with 1,000 the larger size was slower, and will be again."""
-    seen = believe({(1, 1): 2.0, (1, 2): 1.5}, cpu={(1, 1): 1000.0, (1, 2): 1000.0})
+    seen = believe({(1, 1): 2.0, (1, 2): 1.5}, worker_millicores={(1, 1): 1000.0, (1, 2): 1000.0})
     known = Prediction(ONE, 2.0, {"Worker": 0.5}, {"Worker": 2000.0}, seen, min_gain=0.1)
     assert known.factor(TWO) == 0.75
 
@@ -166,7 +166,7 @@ def test_a_speed_is_a_number(
 @given(st.floats(0.1, 10), st.sampled_from([1.0, 0.9]), st.integers(2, 16))
 def test_what_was_measured_says_how_much_of_the_law_is_true(ratio: float, use: float, n: int) -> None:
     """At the measured size it is that speed; between and beyond, no more than a bound and never on its other side."""
-    seen = believe({(1, 1): 4.0, (1, 4): 4.0 * ratio}, cpu={(1, 1): 500.0, (1, 4): 500.0})
+    seen = believe({(1, 1): 4.0, (1, 4): 4.0 * ratio}, worker_millicores={(1, 1): 500.0, (1, 4): 500.0})
     known = Prediction(ONE, 4.0, {"Worker": use}, {"Worker": 500.0}, seen)
     alone = Prediction(ONE, 4.0, {"Worker": use}, {"Worker": 500.0})
     assert known.factor(FOUR) == pytest.approx(ratio)
@@ -181,7 +181,7 @@ def test_what_was_measured_says_how_much_of_the_law_is_true(ratio: float, use: f
 
 @pytest.mark.parametrize("slower", [{(1, 4): 2.7}, {(2, 4): 3.0}])
 def test_a_larger_size_that_was_slower_with_other_cpu_leaves_a_probe(slower: dict[tuple[int, int], float]) -> None:
-    seen = believe({(1, 1): 4.0, **slower}, cpu={(1, 1): 1000.0, **dict.fromkeys(slower, 200.0)})
+    seen = believe({(1, 1): 4.0, **slower}, worker_millicores={(1, 1): 1000.0, **dict.fromkeys(slower, 200.0)})
     known = Prediction(ONE, 4.0, {"Worker": 1.0}, {"Worker": 1000.0}, seen)
     sizes = [{"PS": 1, "Worker": n} for n in (2, 3, 4, 8)]
     assert [known.factor(counts) for counts in sizes] == [2.0] * 4

@@ -232,7 +232,7 @@ class ReconcileContext:
             return False
         if pod.overdue(self.now):
             return True
-        heard_s = self.now.timestamp() - report.received_at if report is not None else inf
+        heard_s = self.now.timestamp() - report.received_at_s if report is not None else inf
         return pod.unreachable and min(heard_s, self.unheard_s) >= _SILENT_S
 
     def refusal(self, roles: Iterable[Role]) -> str:

@@ -18,19 +18,19 @@ def possible_cpu(ctx: ReconcileContext, wanted: Cpu) -> Cpu:
     The stored CPU is then what pods have, so no capacity is reserved for a refused change."""
     found = dict(wanted)
     for name in ctx.declared.tf_replica_specs:
-        asked = _declared(ctx, name).request
+        asked = _declared(ctx, name).request_millicores
         if not asked:
             continue
         values = list(found.get(name, ()))
         for pod in ctx.of_type(name):
             index = ctx.task(name, pod)
-            if index is None or index >= MAX_REPLICAS or not pod.cpu.request:
+            if index is None or index >= MAX_REPLICAS or not pod.cpu.request_millicores:
                 continue
             value = values[index] if index < len(values) else asked
-            change: Change = "more" if value > pod.cpu.request else "less"
-            if value != pod.cpu.request and (pod.uid, change) in ctx.refused:
+            change: Change = "more" if value > pod.cpu.request_millicores else "less"
+            if value != pod.cpu.request_millicores and (pod.uid, change) in ctx.refused:
                 values += [asked] * (index + 1 - len(values))
-                values[index] = pod.cpu.request
+                values[index] = pod.cpu.request_millicores
         if values:
             found[name] = tuple(values)
     return found
@@ -48,7 +48,7 @@ def resize_cpu(ctx: ReconcileContext) -> None:
         return
     shared: dict[str, int] = {}
     if _may_share(ctx):
-        requested = {name: _declared(ctx, name).request for name in ctx.declared.tf_replica_specs}
+        requested = {name: _declared(ctx, name).request_millicores for name in ctx.declared.tf_replica_specs}
         shared = held_by_node(requested, size.nodes, size.cpu)
     room: dict[str, int] | None = None
     for name in ctx.spec.tf_replica_specs:
@@ -61,9 +61,9 @@ def resize_cpu(ctx: ReconcileContext) -> None:
             if wanted is None:
                 continue
             wanted = _sharing(ctx, pod, wanted, there.get(pod.node, 0))
-            if wanted == pod.cpu or not (size is state or wanted.request < pod.cpu.request):
+            if wanted == pod.cpu or not (size is state or wanted.request_millicores < pod.cpu.request_millicores):
                 continue
-            change, more = _change(pod.cpu, wanted), wanted.request - pod.cpu.request
+            change, more = _change(pod.cpu, wanted), wanted.request_millicores - pod.cpu.request_millicores
             if (pod.uid, change) in ctx.refused:
                 continue
             if change == "more":
@@ -92,14 +92,16 @@ def _room(ctx: ReconcileContext, state: StoredState) -> dict[str, int]:
             task, nodes = ctx.task(name, pod), planned.nodes.get(name, ())
             stays = task is not None and (task >= len(nodes) or nodes[task] == pod.node)
             wanted = cpu_of_replica(ctx, planned, name, pod.index) if stays and pod.index is not None else None
-            room[pod.node] = room.get(pod.node, 0) + (wanted.request if wanted else 0) - pod.cpu.request
+            room[pod.node] = (
+                room.get(pod.node, 0) + (wanted.request_millicores if wanted else 0) - pod.cpu.request_millicores
+            )
     return room
 
 
 def _change(has: CpuAsked, wanted: CpuAsked) -> Change:
-    if wanted.request == has.request and wanted.limit > has.limit:
+    if wanted.request_millicores == has.request_millicores and wanted.limit_millicores > has.limit_millicores:
         return "share"
-    return "more" if wanted.request > has.request else "less"
+    return "more" if wanted.request_millicores > has.request_millicores else "less"
 
 
 def _may_share(ctx: ReconcileContext) -> bool:
@@ -108,13 +110,16 @@ def _may_share(ctx: ReconcileContext) -> bool:
     return ctx.settings.shares_cpu and not ctx.job.queue and ctx.elasticity.reports(ctx.declared)
 
 
-def _sharing(ctx: ReconcileContext, pod: Pod, wanted: CpuAsked, held_there: int) -> CpuAsked:
+def _sharing(ctx: ReconcileContext, pod: Pod, wanted: CpuAsked, held_millicores: int) -> CpuAsked:
     """Returns the wanted CPU with a limit of all CPU that the job holds on the pod's node. A namespace may not allow
     that limit, so it is tried in a change of its own first, and is left out while it is refused."""
-    unasked = pod.cpu.limit <= pod.cpu.request and pod.cpu.request != wanted.request
+    unasked = (
+        pod.cpu.limit_millicores <= pod.cpu.request_millicores
+        and pod.cpu.request_millicores != wanted.request_millicores
+    )
     if unasked or (pod.uid, "share") in ctx.refused:
         return wanted
-    return wanted._replace(limit=max(wanted.limit, min(held_there, MAX_MILLICORES)))
+    return wanted._replace(limit_millicores=max(wanted.limit_millicores, min(held_millicores, MAX_MILLICORES)))
 
 
 def _declared(ctx: ReconcileContext, name: str) -> CpuAsked:

@@ -205,13 +205,13 @@ class SendCommand:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Change the CPU of a running pod's training container, in millicores; a limit of 0 means none. `change`: the pod
+    """Change the CPU of a running pod's training container; a limit of 0 means none. `change`: the pod
     gets more than it has, gives up some, or may use more of its job's CPU."""
 
     name: str
     uid: str
-    request: int
-    limit: int
+    request_millicores: int
+    limit_millicores: int
     change: Change = "more"
     container: str = CONTAINER
 

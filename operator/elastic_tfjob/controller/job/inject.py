@@ -299,15 +299,17 @@ def tolerate_loan(pod: dict[str, Any]) -> None:
     pod["spec"]["tolerations"] = [*(pod["spec"].get("tolerations") or ()), toleration]
 
 
-def set_cpu(pod: dict[str, Any], request: int, limit: int) -> None:
+def set_cpu(pod: dict[str, Any], request_millicores: int, limit_millicores: int) -> None:
     """Sets the CPU of the container that trains, in millicores; a limit of 0 means none."""
-    trainer_of(pod)["resources"] = with_cpu(trainer_of(pod).get("resources") or {}, request, limit)
+    trainer_of(pod)["resources"] = with_cpu(
+        trainer_of(pod).get("resources") or {}, request_millicores, limit_millicores
+    )
 
 
-def with_cpu(resources: Mapping[str, Any], request: int, limit: int) -> dict[str, Any]:
+def with_cpu(resources: Mapping[str, Any], request_millicores: int, limit_millicores: int) -> dict[str, Any]:
     """Returns a container's resources with this CPU, in millicores."""
-    requests = {**(resources.get("requests") or {}), "cpu": f"{request}m"}
-    limits = {**(resources.get("limits") or {}), **({"cpu": f"{limit}m"} if limit else {})}
+    requests = {**(resources.get("requests") or {}), "cpu": f"{request_millicores}m"}
+    limits = {**(resources.get("limits") or {}), **({"cpu": f"{limit_millicores}m"} if limit_millicores else {})}
     return {**resources, "requests": requests, **({"limits": limits} if limits else {})}
 
 

@@ -370,7 +370,7 @@ def _cpu_left(ctx: ReconcileContext) -> Cpu:
     left: dict[str, tuple[int, ...]] = {}
     for name, values in ctx.current.cpu.items():
         pods = [ctx.by_role.get((name, index)) for index in ctx.current.pods(name)]
-        held = [pod.cpu.request if pod is not None else 0 for pod in pods]
+        held = [pod.cpu.request_millicores if pod is not None else 0 for pod in pods]
         left[name] = tuple(min(value, has or value) for value, has in zip(values, held, strict=False))
     return left
 

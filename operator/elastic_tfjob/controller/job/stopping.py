@@ -65,7 +65,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
         return _end(ctx, stop, lost=_behind(report))
     waited_s = (ctx.now - began).total_seconds() if began is not None else limit_s
     # The other pods wait for the chief's end too, so a silent chief must end within the same limit.
-    unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at
+    unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at_s
     if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
         return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
     if waited_s >= limit_s and ctx.listened_s >= min(_LISTENED_S, limit_s):
@@ -124,7 +124,7 @@ def _idle(report: Report, generation: int, asked: datetime) -> bool:
     few seconds, in which a program that has just begun makes hundreds of steps. The time of asking is in whole
     seconds."""
     begun = report.generation != generation or report.first_step_at is not None
-    return not begun and report.received_at >= asked.timestamp() + 1
+    return not begun and report.received_at_s >= asked.timestamp() + 1
 
 
 def _missed(ctx: ReconcileContext, stop: Stop, why: str) -> Stop:

@@ -62,12 +62,12 @@ _NO_NAMESPACE: Final = "default"
 
 
 class _Seen:
-    __slots__ = ("count", "number", "written_at")
+    __slots__ = ("count", "number", "written_at_s")
 
-    def __init__(self, written_at: float) -> None:
+    def __init__(self, written_at_s: float) -> None:
         self.number = secrets.randbits(64)
         self.count = 1
-        self.written_at = written_at
+        self.written_at_s = written_at_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class EventRecorder:
             self._remember()
         else:
             seen.count += 1
-            if now - seen.written_at < _REPEAT_S:
+            if now - seen.written_at_s < _REPEAT_S:
                 return
-            seen.written_at = now
+            seen.written_at_s = now
         if not self._bytes.admits(namespace):
             metrics.EVENTS.labels("dropped").inc()
             if now - self._warned_at > _REPEAT_S:

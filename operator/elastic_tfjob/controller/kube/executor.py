@@ -70,8 +70,8 @@ class _Refusal(NamedTuple):
     """The API server's message, and when the pod was rejected first and last, in seconds of the monotonic clock."""
 
     why: str
-    first: float
-    last: float
+    first_s: float
+    last_s: float
 
 
 class RefusedPods:
@@ -89,7 +89,7 @@ class RefusedPods:
             self._forget()
         pods, now = self._at.setdefault(uid, {}), self._now()
         known = pods.get(pod)
-        first = known.first if known is not None and now - known.last < _KNOWN_S else now
+        first = known.first_s if known is not None and now - known.last_s < _KNOWN_S else now
         pods[pod] = _Refusal(why, first, now)
 
     def made(self, uid: str, pod: str) -> None:
@@ -101,9 +101,9 @@ class RefusedPods:
         """The currently rejected pods of a job, by name."""
         now = self._now()
         return {
-            name: RefusedPod(each.why, now - each.first)
+            name: RefusedPod(each.why, now - each.first_s)
             for name, each in self._at.get(uid, {}).items()
-            if now - each.last < _KNOWN_S
+            if now - each.last_s < _KNOWN_S
         }
 
     @property
@@ -118,7 +118,7 @@ class RefusedPods:
         self._at = {
             uid: left
             for uid, pods in self._at.items()
-            if (left := {name: each for name, each in pods.items() if each.last > oldest})
+            if (left := {name: each for name, each in pods.items() if each.last_s > oldest})
         }
 
 
@@ -382,9 +382,9 @@ class Executor:
         await self._annotate_pod(job, name, uid, command)
 
     async def _resize(self, job: TFJob, action: ResizePod) -> None:
-        resources: dict[str, Any] = {"requests": {"cpu": f"{action.request}m"}}
-        if action.limit:
-            resources["limits"] = {"cpu": f"{action.limit}m"}
+        resources: dict[str, Any] = {"requests": {"cpu": f"{action.request_millicores}m"}}
+        if action.limit_millicores:
+            resources["limits"] = {"cpu": f"{action.limit_millicores}m"}
         # A strategic merge patch, because a JSON merge patch would replace the list of containers.
         container = {"name": action.container, "resources": resources}
         body = {"metadata": {"uid": action.uid}, "spec": {"containers": [container]}}

@@ -221,7 +221,7 @@ class KeyQueue:
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         # By failed key, the time of its retry on the event loop's clock.
-        self._retry_at: dict[Key, float] = {}
+        self._retry_at_s: dict[Key, float] = {}
 
     def __len__(self) -> int:
         """Number of keys that wait for a worker."""
@@ -234,24 +234,24 @@ class KeyQueue:
         if after_s <= 0:
             if timer := self._later.pop(key, None):
                 timer.cancel()
-            self._retry_at.pop(key, None)
+            self._retry_at_s.pop(key, None)
             self._add_now(key, at_once=True)
             return
         if key in self._waiting:
             return
         loop = asyncio.get_running_loop()
-        due = max(loop.time() + after_s, self._retry_at.get(key, 0.0))
+        due = max(loop.time() + after_s, self._retry_at_s.get(key, 0.0))
         if (timer := self._later.get(key)) is None or due < timer.when():
             self._add_at(key, due)
 
-    def _add_at(self, key: Key, due: float) -> None:
+    def _add_at(self, key: Key, due_s: float) -> None:
         if timer := self._later.pop(key, None):
             timer.cancel()
-        self._later[key] = asyncio.get_running_loop().call_at(due, self._due, key)
+        self._later[key] = asyncio.get_running_loop().call_at(due_s, self._due, key)
 
     def _due(self, key: Key) -> None:
         self._later.pop(key, None)
-        self._retry_at.pop(key, None)
+        self._retry_at_s.pop(key, None)
         self._add_now(key, begun=True)
 
     def _add_now(self, key: Key, *, begun: bool = False, at_once: bool = False) -> None:
@@ -293,7 +293,7 @@ class KeyQueue:
         self._handled.remove(key)
         at_once = self._again.pop(key, None)
         # If the key has failed meanwhile, its retry is already scheduled.
-        if at_once or (at_once is False and key not in self._retry_at):
+        if at_once or (at_once is False and key not in self._retry_at_s):
             self._add_now(key, begun=True)
         self._line.done(key[0])
 
@@ -307,14 +307,14 @@ class KeyQueue:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         after_s = min(_BACKOFF_S * 2.0 ** min(failures - 1, 16), _MAX_BACKOFF_S)
         if key not in self._waiting:
-            self._retry_at[key] = asyncio.get_running_loop().time() + after_s
-            self._add_at(key, self._retry_at[key])
+            self._retry_at_s[key] = asyncio.get_running_loop().time() + after_s
+            self._add_at(key, self._retry_at_s[key])
         return after_s
 
     def succeeded(self, key: Key) -> None:
         """Reset a key's backoff."""
         self._failures.pop(key, None)
-        self._retry_at.pop(key, None)
+        self._retry_at_s.pop(key, None)
 
     def forget(self, key: Key) -> None:
         """Drop everything about a key whose object is gone, including its timer, which may be due in years."""

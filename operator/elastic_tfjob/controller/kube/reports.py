@@ -94,14 +94,14 @@ class RollingAverages:
             mean_steps_per_s=self._steps / self._seconds if lately else None,
         )
 
-    def _count(self, at: float, usage_s: float, step: int) -> None:
+    def _count(self, at_s: float, usage_s: float, step: int) -> None:
         if self._last is not None:
-            seconds = at - self._last[0]
+            seconds = at_s - self._last[0]
             kept = math.exp(-seconds / _LATELY_S)
             self._seconds = kept * self._seconds + seconds
             self._cpu_s = kept * self._cpu_s + usage_s - self._last[1]
             self._steps = kept * self._steps + max(0, step - self._last[2])
-        self._last = at, usage_s, step
+        self._last = at_s, usage_s, step
 
 
 log = structlog.get_logger(__name__)
@@ -159,15 +159,15 @@ def ask_through_proxy(api: ApiClient, port: int) -> Ask:
 
 
 class _Source:
-    """A polled pod. `due` is the time of its next request on the event loop's clock, None if it is not polled now.
+    """A polled pod. `due_s` is the time of its next request on the event loop's clock, None if it is not polled now.
     `asked` is True while its request is queued or in flight, `silent` if the last request timed out."""
 
-    __slots__ = ("asked", "chief", "due", "failures", "means", "pod", "report", "silent")
+    __slots__ = ("asked", "chief", "due_s", "failures", "means", "pod", "report", "silent")
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
         self.chief = False
-        self.due: float | None = None
+        self.due_s: float | None = None
         self.asked = False
         self.failures = 0
         self.silent = False
@@ -246,7 +246,7 @@ class Reports:
             return
         self._followed.add(key)
         for source in self._sources.get(key, {}).values():
-            if source.due is not None:
+            if source.due_s is not None:
                 self._queue(key, source, 0.0)
 
     def pods_changed(self, key: Key) -> None:
@@ -272,7 +272,7 @@ class Reports:
                 pod.replica_type in ("chief", "master") if led else (pod.replica_type, pod.index) == ("worker", 0)
             )
             running = (pod.phase == "Running" or pod.lingers) and bool(pod.ip)
-            if running and source.due is None:
+            if running and source.due_s is None:
                 self._counts[key[0]] += 1
                 self._queue(key, source, 0.0)
             elif not running:
@@ -285,20 +285,20 @@ class Reports:
             self._renewed.discard(key)
 
     def _stop(self, source: _Source) -> None:
-        if source.due is not None:
-            source.due = None
+        if source.due_s is not None:
+            source.due_s = None
             namespace = source.pod.namespace
             self._counts[namespace] -= 1
             if not self._counts[namespace]:
                 del self._counts[namespace]
 
     def _queue(self, key: Key, source: _Source, after_s: float) -> None:
-        source.due = asyncio.get_running_loop().time() + after_s
+        source.due_s = asyncio.get_running_loop().time() + after_s
         # A standby replica queues nothing: when it starts to poll, it queues all pods that exist then.
         if not self._asks:
             return
         self._number += 1
-        heapq.heappush(self._later, (source.due, self._number, key, source))
+        heapq.heappush(self._later, (source.due_s, self._number, key, source))
         self._wake.set()
 
     async def run(self) -> None:
@@ -320,7 +320,7 @@ class Reports:
                             await self._wake.wait()
                     continue
                 due, _, key, source = heapq.heappop(self._later)
-                if source.due == due and not source.asked:  # otherwise a newer entry replaces this one
+                if source.due_s == due and not source.asked:  # otherwise a newer entry replaces this one
                     source.asked = True
                     line = self._due.setdefault(key, _Line())
                     (line.waiting.appendleft if source.chief else line.waiting.append)(source)
@@ -334,7 +334,7 @@ class Reports:
         for key, sources in self._sources.items():
             for source in sources.values():
                 source.asked = False
-                if source.due is not None:
+                if source.due_s is not None:
                     self._queue(key, source, 0.0)
 
     def _let_through(self, key: Key, line: _Line) -> None:
@@ -352,9 +352,9 @@ class Reports:
             async with self._turn:
                 namespace, (key, source) = await self._questions.take()
                 await self._limit()
-            due = source.due
+            due = source.due_s
             try:
-                if source.due is not None:  # it is still polled
+                if source.due_s is not None:  # it is still polled
                     await self._question(key, source)
             finally:
                 source.asked = False
@@ -362,8 +362,8 @@ class Reports:
                 line = self._due[key]
                 line.through -= 1
                 self._let_through(key, line)
-            if source.due is not None:  # at once if another request was queued during this one
-                self._queue(key, source, self._interval_s(key, source) if source.due == due else 0.0)
+            if source.due_s is not None:  # at once if another request was queued during this one
+                self._queue(key, source, self._interval_s(key, source) if source.due_s == due else 0.0)
 
     async def _limit(self) -> None:
         """Wait until the rate limit permits another request."""
@@ -402,7 +402,7 @@ class Reports:
         source.failures = 0 if result == "ok" else source.failures + 1
         metrics.STATUS_REQUESTS.labels(result).inc()
         after = source.report
-        if source.due is None or after is None or after is before:
+        if source.due_s is None or after is None or after is before:
             return
         self._renewed.add(key)
         if before is None or before.news != after.news:

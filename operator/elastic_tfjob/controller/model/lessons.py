@@ -59,7 +59,7 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
         "steps": lesson.steps,
         "duration_s": lesson.duration_s,
         "rates": {f"{ps}/{workers}": float(f"{rate:.4g}") for (ps, workers), rate in lesson.rates.items()},
-        "cpu": {f"{ps}/{workers}": round(cpu) for (ps, workers), cpu in lesson.cpu.items()},
+        "cpu": {f"{ps}/{workers}": round(cpu) for (ps, workers), cpu in lesson.worker_millicores.items()},
     }
 
 

@@ -253,15 +253,15 @@ def _resources(found: _Amounts) -> Resources:
         found.get("cpu", 0),
         _rounded_up(found.get("memory", 0)),
         _rounded_up(sum(amount for name, amount in found.items() if name not in _COUNTED)),
-        storage=_rounded_up(found.get("ephemeral-storage", 0)),
+        storage_bytes=_rounded_up(found.get("ephemeral-storage", 0)),
     )
 
 
 class CpuAsked(NamedTuple):
-    """CPU of a container, in millicores; 0 for none. Without a limit the request is only a weight."""
+    """CPU of a container; 0 for none. Without a limit the request is only a weight."""
 
-    request: int = 0
-    limit: int = 0
+    request_millicores: int = 0
+    limit_millicores: int = 0
 
 
 NO_CPU: Final = CpuAsked()

@@ -135,7 +135,7 @@ class MemoryUse:
 class Report:
     """One pod's `/status`. None stands for a value that the pod does not know.
 
-    Times are on the pod's clock, which may be wrong; `received_at` is on the operator's. In `Reports`, the use of CPU
+    Times are on the pod's clock, which may be wrong; `received_at_s` is on the operator's. In `Reports`, the use of CPU
     is a mean over up to half a minute in which the pod ran the same generation with the same limit, and None before.
     `mean_cores` and `mean_steps_per_s` are means over the last minutes, from which the cost of a step follows, while
     `steps_per_s` is the speed of the last ten seconds. `saves`: the launcher can save a checkpoint before its pod ends.
@@ -181,7 +181,7 @@ class Report:
     """CPU of the training container"""
     memory: MemoryUse = MemoryUse()
     """memory of the training container"""
-    received_at: float = 0.0
+    received_at_s: float = 0.0
     mean_steps_per_s: float | None = None
     mean_cores: float | None = None
     hook: bool | None = None
@@ -194,7 +194,7 @@ class Report:
     """the checkpoint that was requested before the pod ends; a launcher without this feature has no such key"""
 
     @classmethod
-    def parse(cls, text: bytes | str, received_at: float = 0.0) -> "Report":
+    def parse(cls, text: bytes | str, received_at_s: float = 0.0) -> "Report":
         """Reads a `/status` answer. Unknown keys are ignored. Missing keys are None, as are numbers that are not finite
         (a loss that diverged) or beyond their bounds. Raises ValueError, which names the first value of a wrong type,
         and nothing else."""
@@ -225,7 +225,7 @@ class Report:
             checkpoint=_checkpoint(raw.within("checkpoint")),
             cpu=_cpu(raw.within("cpu")),
             memory=_memory(raw.within("memory")),
-            received_at=received_at,
+            received_at_s=received_at_s,
             hook=raw.flag("hook"),
             resumed_step=raw.integer("resumed_step", MAX_STEPS),
             saves=raw.has("saved"),
@@ -275,7 +275,7 @@ class Report:
         """Returns how the loss falls, after this report."""
         if self.step is None:
             return before
-        return before.read(float(self.step), self.loss, self.received_at, self.loss_state)
+        return before.read(float(self.step), self.loss, self.received_at_s, self.loss_state)
 
     def speed_of(self, generation: int | None) -> float | None:
         """Returns the steps per second of this generation, once it has trained long enough for them to depend on its

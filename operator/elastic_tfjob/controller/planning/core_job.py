@@ -202,7 +202,7 @@ def progress(state: StoredState | None, report: Report | None, since_s: float) -
     what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
     job that seems to have long to go would be taken from one that is nearly done."""
     if report is not None and report.step is not None:
-        return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
+        return float(report.step), report.received_at_s, report.speed_of(report.generation) or 0.0
     if state is not None and state.step is not None:
         return float(state.step), seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
     return 0.0, since_s, 0.0
@@ -212,7 +212,7 @@ def measured(request: JobRequest, state: StoredState) -> dict[tuple[int, int], t
     """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
     if core.WORKER not in request.requests:
         return {}
-    requested = request.requests[core.WORKER].cpu
+    requested = request.requests[core.WORKER].cpu_millicores
     return {
         size: (rate, requested if lent is None else request.pod_cpu(core.WORKER, lent))
         for size, (rate, lent) in state.measured.items()
@@ -228,7 +228,7 @@ def speed(
 ) -> OnlineSpeed | None:
     if state is None or core.WORKER not in request.requests:
         return None
-    requested = request.requests[core.WORKER].cpu
+    requested = request.requests[core.WORKER].cpu_millicores
     seen = measured(request, state)
     now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
     if now and _SLOWEST < now < _FASTEST:
@@ -241,7 +241,9 @@ def speed(
 
 @lru_cache(maxsize=8192)
 def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
-    return believe({size: rate for size, rate, _ in seen}, cpu={size: float(cpu) for size, _, cpu in seen})
+    return believe(
+        {size: rate for size, rate, _ in seen}, worker_millicores={size: float(cpu) for size, _, cpu in seen}
+    )
 
 
 def lesson(
@@ -273,9 +275,13 @@ def cpu_use(
     for (name, index), pod in pods.items():
         report = reports.get(pod.name)
         weights = promised.get(name, ())
-        weight = weights[index] if index < len(weights) else requests[name].cpu
+        weight = weights[index] if index < len(weights) else requests[name].cpu_millicores
         asked = pod.cpu
-        held = (asked.request or asked.limit) if asked.limit else (weight if asked.request else 0)
+        held = (
+            (asked.request_millicores or asked.limit_millicores)
+            if asked.limit_millicores
+            else (weight if asked.request_millicores else 0)
+        )
         if report is not None and report.cpu.use_cores is not None and held:
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += report.cpu.use_cores
@@ -289,9 +295,9 @@ def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
     there: dict[str, int] = {}
     trainers = [pod for (name, _), pod in pods.items() if takes_turns(name)]
     for pod in trainers:
-        there[pod.node] = there.get(pod.node, 0) + pod.cpu.request
-    beyond = any(pod.cpu.limit > pod.cpu.request for pod in trainers)
-    return beyond and all(pod.cpu.limit >= there[pod.node] for pod in trainers)
+        there[pod.node] = there.get(pod.node, 0) + pod.cpu.request_millicores
+    beyond = any(pod.cpu.limit_millicores > pod.cpu.request_millicores for pod in trainers)
+    return beyond and all(pod.cpu.limit_millicores >= there[pod.node] for pod in trainers)
 
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:

@@ -74,7 +74,7 @@ class JobView:
     `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what a job uses now or has
     been given, `used` the part of it that its pods use, and `floor` what the pods that it keeps request without the CPU
     that is lent to them; `bound` has the nodes of its pods, `pending` the nodes of replicas that are not bound yet,
-    `cpu` the millicores of each bound replica. `refused`: the words of kube-scheduler where it rejects nodes.
+    `cpu_millicores` of each bound replica. `refused`: the words of kube-scheduler where it rejects nodes.
 
     Times are Unix times: since when has the same target had replicas that are not bound (`pending_since_s`), and pods
     that hold more than it says (`overdue_since_s`); None: it has none. `cpu_since_s`: since when has the job had the
@@ -94,7 +94,7 @@ class JobView:
     followed: bool = False
     bound: Mapping[Role, str] = field(default_factory=dict)
     pending: Mapping[Role, str] = field(default_factory=dict)
-    cpu: Mapping[Role, int] = field(default_factory=dict)
+    cpu_millicores: Mapping[Role, int] = field(default_factory=dict)
     refused: str = ""
     pending_since_s: float | None = None
     overdue_since_s: float | None = None
@@ -258,7 +258,9 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
     state, record, report = observed.state, observed.record, observed.report
     since_s = _begun(observed.job, state, record, phase, observed.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
-    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # where a limit changes, use is measured again
+    limited = all(
+        pod.cpu.limit_millicores for pod in reservations.pods.values()
+    )  # where a limit changes, use is measured again
     use: Mapping[str, float] = {}
     cost_s = 0.0
     if phase == "running":
@@ -322,7 +324,7 @@ def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservatio
         followed=True,
         bound={role: pod.node for role, pod in reservations.pods.items()},
         pending=reservations.pending,
-        cpu={role: pod.requests.cpu for role, pod in reservations.pods.items()},
+        cpu_millicores={role: pod.requests.cpu_millicores for role, pod in reservations.pods.items()},
         refused=reservations.refused,
         pending_since_s=observed.pending_since_s(reservations),
         overdue_since_s=overdue.since_s,

@@ -132,7 +132,7 @@ def _terms(found: Constraints) -> int:
 
 
 def _size(request: Resources) -> tuple[int, int, int]:
-    return request.accelerators, request.cpu, request.memory
+    return request.accelerators, request.cpu_millicores, request.memory_bytes
 
 
 def _holds(bin_: Bin, request: Resources, constraints: Constraints) -> bool:

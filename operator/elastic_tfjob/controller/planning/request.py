@@ -72,13 +72,13 @@ class JobRequest:
         found = [priorities.get(class_, 0) for name, class_ in named if self.bounds(name)[1] > 0]
         return min(found, default=priorities.get("", 0))
 
-    def pod_cpu(self, name: str, container: int) -> int:
-        """Millicores of a whole pod of this type, of which the container that trains has `container`."""
-        return container + self.beside[name]
+    def pod_cpu(self, name: str, container_millicores: int) -> int:
+        """Millicores of a whole pod of this type, of which the container that trains has `container_millicores`."""
+        return container_millicores + self.beside[name]
 
-    def container_cpu(self, name: str, pod: int) -> int:
-        """Millicores of the container that trains, in a pod of this type that has `pod`."""
-        return max(1, pod - self.beside[name])
+    def container_cpu(self, name: str, pod_millicores: int) -> int:
+        """Millicores of the container that trains, in a pod of this type that has `pod_millicores`."""
+        return max(1, pod_millicores - self.beside[name])
 
     @property
     def problems(self) -> list[str]:
@@ -126,7 +126,7 @@ def terms(
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
         requests[name] = requests_with(what, pod, resources, adapted=is_adapted(injection))
-        beside[name] = requests[name].cpu - cpu_of(pod).request
+        beside[name] = requests[name].cpu_millicores - cpu_of(pod).request_millicores
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
     return JobRequest(

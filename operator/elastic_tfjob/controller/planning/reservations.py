@@ -222,7 +222,7 @@ def _reserved_cpu(
 ) -> dict[str, tuple[int, ...]]:
     """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
     within a node: what is written there beside that counts as the request."""
-    most = max((node.allocatable.cpu for node in nodes.values()), default=0)
+    most = max((node.allocatable.cpu_millicores for node in nodes.values()), default=0)
     if target is None or (state is not None and refused_target(target, state)):
         given = state.cpu if state is not None else {}
     else:
@@ -230,7 +230,7 @@ def _reserved_cpu(
     cpu = {}
     for name, values in given.items():
         if name in request.requests:
-            requested = request.requests[name].cpu
+            requested = request.requests[name].cpu_millicores
             whole = [request.pod_cpu(name, value) for value in values]
             each = tuple(
                 whole[index] if index < len(whole) and requested <= whole[index] <= most else requested
@@ -244,4 +244,4 @@ def _reserved_cpu(
 def _request(requests: Mapping[str, Resources], cpu: core.Cpu, role: Role) -> Resources:
     request = requests[role[0]]
     values = cpu.get(role[0], ())
-    return request._replace(cpu=values[role[1]]) if role[1] < len(values) else request
+    return request._replace(cpu_millicores=values[role[1]]) if role[1] < len(values) else request

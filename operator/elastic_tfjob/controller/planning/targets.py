@@ -198,17 +198,24 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
         if node == ANY_NODE or group is None:
             continue
         values = _millicores(change, name)
-        cpu = values[index] if index < len(values) else group.request.cpu
+        cpu = values[index] if index < len(values) else group.request.cpu_millicores
         if scheduled.bound.get((name, index)) == node:
             # Also less: replicas give CPU back before those that are added start, which else could never be.
-            shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
+            shift(scheduled.bound[name, index], Resources(cpu_millicores=cpu - scheduled.cpu_millicores[name, index]))
         elif not (scheduled.pending.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
-            shift(node, group.request._replace(cpu=cpu))
+            shift(node, group.request._replace(cpu_millicores=cpu))
     for role, node in {**scheduled.pending, **scheduled.bound}.items():
         if role not in wanted and node in needed:
             group = spec.group(role[0])
             assert group is not None
-            shift(node, NOTHING.minus(group.request._replace(cpu=scheduled.cpu.get(role, group.request.cpu))))
+            shift(
+                node,
+                NOTHING.minus(
+                    group.request._replace(
+                        cpu_millicores=scheduled.cpu_millicores.get(role, group.request.cpu_millicores)
+                    )
+                ),
+            )
     # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
 

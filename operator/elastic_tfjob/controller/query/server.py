@@ -168,7 +168,7 @@ class JobIndex:
         """Millicores requested in the template of a job's replica type, as of the last refresh."""
         known = self._known.get(self._by_key.get(key, ""))
         requests = known.request.requests if known is not None and known.request is not None else {}
-        return next((amount.cpu for name, amount in requests.items() if name.lower() == replica_type), None)
+        return next((amount.cpu_millicores for name, amount in requests.items() if name.lower() == replica_type), None)
 
     async def _refresh(self) -> None:
         self._follow_order()

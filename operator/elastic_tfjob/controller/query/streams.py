@@ -99,7 +99,7 @@ class Streams:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await self._tell(request, ask, response, answer, version=version, took=took)
+            await self._tell(request, ask, response, answer, version=version, took_s=took)
         except (TimeoutError, ConnectionError):  # the client does not read, or has disconnected
             _abort(request)
         except Exception:
@@ -108,7 +108,7 @@ class Streams:
         return response
 
     async def _tell(
-        self, request: web.Request, ask: Ask, response: web.StreamResponse, answer: Any, *, version: int, took: float
+        self, request: web.Request, ask: Ask, response: web.StreamResponse, answer: Any, *, version: int, took_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -119,7 +119,7 @@ class Streams:
         sent = await _send(response, b"retry: %d\n\n" % _RETRY_MS + first)
         spoken = loop.time()
         while sent < _MOST_BYTES and loop.time() - begun < _LIFE_S and not self._closing.is_set():
-            await self._pause(min(_STUCK_S, max(_DEBOUNCE_S, _PAUSE * took)))
+            await self._pause(min(_STUCK_S, max(_DEBOUNCE_S, _PAUSE * took_s)))
             await self._wait(version)
             if self._closing.is_set():
                 break
@@ -131,7 +131,7 @@ class Streams:
             except QueryRefused as refused:
                 sent += await _send(response, event("refused", "", self._refusal(refused)))
                 return
-            took = loop.time() - asked
+            took_s = loop.time() - asked
             if news := changed(before, answer):
                 digest = _digest(orjson.dumps(answer))
                 sent += await _send(response, event("delta", digest, orjson.dumps(news)))

@@ -22,17 +22,17 @@ class Quarantine:
     fails again in that time, the next delay is twice as long."""
 
     delay_s: float
-    until: float
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedSize:
-    """A size that a job could not get. It is not written again before `until` (Unix time)."""
+    """A size that a job could not get. It is not written again before `until_s` (Unix time)."""
 
     generation: int
     replicas: Mapping[str, int]
     delay_s: float
-    until: float
+    until_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class JobEntry:
     """One job. `view`: its last description; None: it has to be described again.
 
     `planned`: the last round's plan has it. `not_tried`: the last search for failing jobs had no time for it.
-    `overtaken`: a round has decided again while the job's target was being written. `reasoned_at`: Unix time when a
+    `overtaken`: a round has decided again while the job's target was being written. `reasoned_at_s`: Unix time when a
     target that differs in its reason only was last written. `notices_sent`: uid of the job that was told that it is
     neither stopped nor moved, and for which reasons. `checkpoints`: namespace and place of its checkpoints.
     """
@@ -52,7 +52,7 @@ class JobEntry:
     planned: bool = False
     not_tried: bool = False
     refused_size: RefusedSize | None = None
-    reasoned_at: float = 0.0
+    reasoned_at_s: float = 0.0
     overtaken: bool = False
     notices_sent: tuple[str, set[Code]] | None = None
     checkpoints: tuple[str, str] | None = None
@@ -69,11 +69,11 @@ class JobEntry:
 
     def quarantined(self, now: float) -> bool:
         """Whether nothing is decided for the job at this time (monotonic seconds)."""
-        return self.quarantine is not None and now < self.quarantine.until
+        return self.quarantine is not None and now < self.quarantine.until_s
 
     def retried(self, now: float) -> bool:
         """Whether the job was quarantined, and is decided for again."""
-        return self.quarantine is not None and now >= self.quarantine.until
+        return self.quarantine is not None and now >= self.quarantine.until_s
 
     def failed(self, now: float) -> None:
         """Quarantine the job; for twice as long as the last time."""
@@ -84,5 +84,5 @@ class JobEntry:
     def worked(self, now: float) -> None:
         """Note that the last plan has the job, which ends its quarantine some time later."""
         self.planned = True
-        if self.quarantine is not None and now > self.quarantine.until + self.quarantine.delay_s:
+        if self.quarantine is not None and now > self.quarantine.until_s + self.quarantine.delay_s:
             self.quarantine = None

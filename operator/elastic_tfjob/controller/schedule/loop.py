@@ -63,7 +63,7 @@ _SUSPECTED_S: Final = 3600.0
 
 
 async def wait_for_next_round(
-    wake: asyncio.Event, begun: float, interval_s: float, spacing_s: float, *, on_change: bool
+    wake: asyncio.Event, begun_s: float, interval_s: float, spacing_s: float, *, on_change: bool
 ) -> None:
     """Return when something changes, at least `spacing_s` and at most an interval after the last round began (monotonic
     seconds); or, without `on_change`, at the next multiple of the interval."""
@@ -73,7 +73,7 @@ async def wait_for_next_round(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await wake.wait()
-        await asyncio.sleep(max(0.0, begun + spacing_s - time.monotonic()))
+        await asyncio.sleep(max(0.0, begun_s + spacing_s - time.monotonic()))
     else:
         await asyncio.sleep(interval_s - time.time() % interval_s)
     wake.clear()

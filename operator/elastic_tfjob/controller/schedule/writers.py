@@ -188,17 +188,17 @@ class TargetWriter:
 
     def _may_write(self, entry: JobEntry, before: Target | None, target: Target, now: float) -> bool:
         known = entry.refused_size
-        if known is not None and known.replicas == target.replicas and now < known.until:
+        if known is not None and known.replicas == target.replicas and now < known.until_s:
             self._later(entry.key)
             return False
         if before is not None and (
             not (before.replicas or target.replicas)
             or replace(before, reason=target.reason, memory=target.memory) == target
         ):
-            if now - entry.reasoned_at < _REASON_S:
+            if now - entry.reasoned_at_s < _REASON_S:
                 self._later(entry.key)
                 return False
-            entry.reasoned_at = now
+            entry.reasoned_at_s = now
         return True
 
     def _make(self, entry: JobEntry, target: Target, now: float) -> AnnotationWrite | None:

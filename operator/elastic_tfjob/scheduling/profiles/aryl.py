@@ -182,7 +182,7 @@ def _make_room(round_: Round, flexible: FlexibleReplicas, job: Job, costs: Chang
     spec, room = job.spec, round_.room
     if not flexible.total:
         return set()
-    group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu))
+    group = max(spec.groups, key=lambda g: (g.request.accelerators, g.request.cpu_millicores))
     place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
     for where in place.wheres(spec, room, UNPLACED):
         nodes = _to_clear(round_, flexible, job, group, allowed=where[group.type], costs=costs)
@@ -415,7 +415,7 @@ def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
     spec, held = job.spec, counts_of(round_.placement(job))
     group = spec.group(WORKER)
     assert group is not None
-    each = float(group.request.accelerators or group.request.cpu)
+    each = float(group.request.accelerators or group.request.cpu_millicores)
     now = held.get(WORKER, 0)
     left = left_s(job, held, round_.now)
     if each <= 0 or left <= 0:

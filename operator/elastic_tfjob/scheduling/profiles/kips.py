@@ -165,7 +165,7 @@ def relieve(adjustment: Adjustment) -> None:
     refused."""
     round_ = adjustment.round
     room = round_.room
-    over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu[i] < 0 or room.memory[i] < 0}
+    over = {node.name: i for i, node in enumerate(room.nodes) if room.cpu_millicores[i] < 0 or room.memory_bytes[i] < 0}
     if not over:
         return
     for job in round_.rescaling():  # its replicas may be about to leave
@@ -179,7 +179,7 @@ def relieve(adjustment: Adjustment) -> None:
             last.setdefault(name, []).append((place, job))
     for name, i in over.items():
         for place, job in sorted(last.get(name, ()), key=itemgetter(0)):
-            while (short := Resources(-room.cpu[i], -room.memory[i]).positive()) != NOTHING:
+            while (short := Resources(-room.cpu_millicores[i], -room.memory_bytes[i]).positive()) != NOTHING:
                 held = round_.placement(job)
                 # The first resize also returns lent CPU, so less may be short afterwards.
                 n = min(_last_there(job, held, name), 1 if round_.cpu(job) else _needed(job, short))
@@ -362,7 +362,7 @@ def _faster(job: Job) -> tuple[float, Size] | None:
     if not (job.placement and job.spec.elastic and isinstance(job.speed, OnlineSpeed) and job.steps_per_s > 0):
         return None
     size = size_of(job.counts)
-    held, cpu = job.held_cpu(WORKER), job.speed.cpu
+    held, cpu = job.held_cpu(WORKER), job.speed.worker_millicores
     found = max(
         (
             (rate, seen)

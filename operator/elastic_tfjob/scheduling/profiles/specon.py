@@ -188,8 +188,8 @@ class Weights:
         if not crowded:
             return
         left = load.left_cpu_s(round_.now)
-        all_s = 1000 * fsum(left.values()) / max(1, load.usable_total_m)
-        most_m = load.can_use_m()
+        all_s = 1000 * fsum(left.values()) / max(1, load.usable_total_millicores)
+        most_m = load.can_use_millicores()
         critical_s = self.settings.critical * all_s if self.settings.critical else float("inf")
         alone_s = {key: 1000 * cpu_s * load.jobs[key].largest / most_m for key, cpu_s in left.items()} if most_m else {}
         critical = {key for key, seconds in alone_s.items() if seconds >= critical_s}
@@ -199,12 +199,12 @@ class Weights:
         for name in crowded:
             jobs = {key: job for key in load.there[name] if _stays(round_, job := round_.job(key))}
             own = sum(not job.migrations for job in jobs.values())
-            moved, usable_m = max(own + 1, mean), max(1, load.usable_m(name))
+            moved, usable_m = max(own + 1, mean), max(1, load.usable_millicores(name))
             needs_s = {
                 key: 1000 * left[key] / usable_m * (moved if job.migrations else own) for key, job in jobs.items()
             }
             ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
-            lent_m = {key: load.jobs[key].lent.get(name, 0) for key in jobs}
+            lent_m = {key: load.jobs[key].lent_millicores.get(name, 0) for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
             # The measured CPU use is from before the last change of weights or jobs, so it does not show whether the
@@ -247,10 +247,10 @@ class Weights:
         if i is None:
             return
         there = [(load, replicas) for load in loads if (replicas := _replicas(load.job, name))]
-        free = room.cpu[i]
+        free = room.cpu_millicores[i]
         if len(there) < 2 or free <= 0:
             return
-        equal = room.usable[i].cpu / len(there)
+        equal = room.usable[i].cpu_millicores / len(there)
         least = settings.floor * equal
         requests = [sum(request for _, _, request in replicas) for _, replicas in there]
         floors = [max(0, _rounded(least - request)) for request in requests]
@@ -265,7 +265,7 @@ class Weights:
             part = spare_cpu_m * settings.ahead
             if job.spec.key in guests:
                 part = min(part, max(0.0, GUEST * equal - request - floor))
-            more = _split(floor + _rounded(part), [load.replica_m.get(t, 0) for t, _, _ in replicas])
+            more = _split(floor + _rounded(part), [load.replica_millicores.get(t, 0) for t, _, _ in replicas])
             near = all(
                 abs(a - b) <= KEEP * (sum(before) + request)
                 for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
@@ -295,9 +295,9 @@ def _replicas(job: Job, name: str) -> list[tuple[str, int, int]]:
     ]
 
 
-def _holds(job: Job, type_: str, k: int, request: int) -> int:
+def _holds(job: Job, type_: str, k: int, request_millicores: int) -> int:
     has = job.cpu.get(type_, ())
-    return has[k] if k < len(has) else request
+    return has[k] if k < len(has) else request_millicores
 
 
 def _split(millicores: int, uses: list[int]) -> list[int]:

@@ -34,12 +34,12 @@ __all__ = [
 
 
 class Claim(NamedTuple):
-    """A replica that can use up to `want` millicores on its node."""
+    """A replica that can use up to `want_millicores` on its node."""
 
     job: Job
     type: str
     replica: int
-    want: int
+    want_millicores: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def keep_for_leaving(lending: CpuInPlace) -> None:
             for name in names[len(now.get(type_, ())) :]:
                 i = room.index.get(name)
                 if i is not None:
-                    room.take_cpu(i, min(room.cpu[i], job.spec.requested_cpu(type_)))
+                    room.take_cpu(i, min(room.cpu_millicores[i], job.spec.requested_cpu(type_)))
 
 
 def give_back_used(lending: CpuInPlace) -> None:
@@ -118,7 +118,7 @@ def raise_busy(lending: CpuInPlace) -> None:
     lending.short = [
         round_.job(key)
         for key, each in claims.items()
-        if not each or any(grants.held(c.job, c.type, c.replica) < c.want for c in each)
+        if not each or any(grants.held(c.job, c.type, c.replica) < c.want_millicores for c in each)
     ]
 
 
@@ -173,7 +173,7 @@ def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
                 want = held
                 if trim and use is not None and use < rule.idle:
                     used = millicores(held * use / ((rule.idle + rule.busy) / 2))
-                    want = max(group.request.cpu, used)
+                    want = max(group.request.cpu_millicores, used)
                 yield Claim(job, type_, k, min(want, held))
 
 
@@ -246,7 +246,7 @@ class Grants:
     def held(self, job: Job, type_: str, index: int) -> int:
         group = job.spec.group(type_)
         assert group is not None
-        return group.request.cpu + self._extra.get((job.key, type_, index), 0)
+        return group.request.cpu_millicores + self._extra.get((job.key, type_, index), 0)
 
     def water_fill(self, claims: Iterable[Claim], least: float = 0.0) -> None:
         """Fill the claims from idle CPU of their nodes, where at least the part `least` of the node's CPU is idle."""
@@ -257,13 +257,13 @@ class Grants:
                 job, placement = claim.job, self._round.placement(claim.job)
             names = placement.get(claim.type, ())
             at = room.index.get(names[claim.replica]) if claim.replica < len(names) else None
-            if at is not None and room.cpu[at] > 0:
+            if at is not None and room.cpu_millicores[at] > 0:
                 per_node.setdefault(at, []).append(claim)
         for at, there in per_node.items():
-            if room.cpu[at] < least * room.usable[at].cpu:
+            if room.cpu_millicores[at] < least * room.usable[at].cpu_millicores:
                 continue
             held = [self.held(c.job, c.type, c.replica) for c in there]
-            level = water_fill(room.cpu[at], held, [c.want for c in there])
+            level = water_fill(room.cpu_millicores[at], held, [c.want_millicores for c in there])
             room.take_cpu(at, sum(level) - sum(held))
             for claim, before, after in zip(there, held, level, strict=True):
                 if after > before:
@@ -292,15 +292,15 @@ class Grants:
         return result
 
 
-def water_fill(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
+def water_fill(idle_millicores: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
     """What each holds after `idle` is distributed: the lowest first, none above its want, none less than before."""
-    if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
+    if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle_millicores:
         return [max(h, w) for h, w in zip(held, want, strict=True)]
     low, high = 0, max(want)
     while high - low > 1:  # the highest level for which `idle` suffices
         level = (low + high) // 2
         poured = sum(max(0, min(w, level) - h) for h, w in zip(held, want, strict=True))
-        low, high = (level, high) if poured <= idle else (low, level)
+        low, high = (level, high) if poured <= idle_millicores else (low, level)
     return [max(h, min(w, low)) for h, w in zip(held, want, strict=True)]
 
 

@@ -31,28 +31,28 @@ LEAST_LEFT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JobLoad:
-    """`replica_m`: millicores that one replica uses, by type; empty: unknown. `nodes`: millicores that the job uses, by
+    """`replica_millicores`: what one replica uses, by type; empty: unknown. `node_millicores`: what the job uses, by
     node. `step_cpu_s`: CPU seconds per step; 0: unknown. `heaviest`: the type whose replicas use most; other types may
     only wait for it, so their use says nothing about what the job could use. `spare`: whether those replicas use
-    clearly less than they hold, so they could not use more. `lent`: millicores beyond the requests, by node."""
+    clearly less than they hold, so they could not use more. `lent_millicores`: beyond the requests, by node."""
 
     job: Job
-    replica_m: Mapping[str, int]
-    nodes: Mapping[str, int]
+    replica_millicores: Mapping[str, int]
+    node_millicores: Mapping[str, int]
     step_cpu_s: float
     heaviest: str
     spare: bool
-    lent: Mapping[str, int]
+    lent_millicores: Mapping[str, int]
 
     @property
-    def used_m(self) -> int:
+    def used_millicores(self) -> int:
         """Millicores that all its replicas use."""
-        return sum(self.nodes.values())
+        return sum(self.node_millicores.values())
 
     @property
     def largest(self) -> float:
         """The part of the job's work that one of its heaviest replicas does."""
-        return self.replica_m[self.heaviest] / self.used_m if self.used_m else 1.0
+        return self.replica_millicores[self.heaviest] / self.used_millicores if self.used_millicores else 1.0
 
     def left_cpu_s(self, now: float) -> float | None:
         """CPU seconds until the end of the job. A job of unknown length is expected to run as long again as it has run.
@@ -60,9 +60,9 @@ class JobLoad:
         job, total = self.job, self.job.spec.total_steps
         if total is not None and self.step_cpu_s > 0:
             return max(LEAST_LEFT_S, (total - job.steps_at(now)) * self.step_cpu_s)
-        if total is None and self.nodes:
+        if total is None and self.node_millicores:
             ran_s = job.executed_s + max(0.0, now - job.since_s)
-            return max(LEAST_LEFT_S, ran_s * self.used_m / 1000)
+            return max(LEAST_LEFT_S, ran_s * self.used_millicores / 1000)
         return None
 
 
@@ -78,7 +78,7 @@ class CpuLoad:
         self.jobs: dict[str, JobLoad] = {}
         self.there: dict[str, dict[str, None]] = {}
         """Keys of the jobs on a node."""
-        self._usable = {name: node.free.cpu for name, node in nodes.items()}
+        self._usable = {name: node.free.cpu_millicores for name, node in nodes.items()}
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
         """Jobs on a node whose use is not known."""
@@ -91,7 +91,7 @@ class CpuLoad:
         self._holders: set[str] = set()
         self._spare: set[str] = set()
         """Keys of the jobs whose heaviest replicas use less than they hold."""
-        self._replicas_m: Counter[int] = Counter()
+        self._replica_millicores: Counter[int] = Counter()
         """How many types of jobs have replicas that use so much."""
         self._crowded: list[str] | None = None
         """As last found; None where something has changed since."""
@@ -107,7 +107,7 @@ class CpuLoad:
             self._count(after, 1)
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:
-        self._usable, self._crowded = {name: node.free.cpu for name, node in nodes.items()}, None
+        self._usable, self._crowded = {name: node.free.cpu_millicores for name, node in nodes.items()}, None
         return True
 
     def _count(self, job: Job, sign: int) -> None:
@@ -120,10 +120,10 @@ class CpuLoad:
             load = self.jobs.pop(key)
         if load.spare:
             (self._spare.add if sign > 0 else self._spare.discard)(key)
-        for used in load.replica_m.values():
-            self._replicas_m[used] += sign
-            if not self._replicas_m[used]:
-                del self._replicas_m[used]
+        for used in load.replica_millicores.values():
+            self._replica_millicores[used] += sign
+            if not self._replica_millicores[used]:
+                del self._replica_millicores[used]
         if job.cpu:
             (self._holders.add if sign > 0 else self._holders.discard)(key)
         for name in nodes_of(job.placement):
@@ -133,11 +133,11 @@ class CpuLoad:
                 del self.there[name][key]
                 if not self.there[name]:
                     del self.there[name]
-            if load.nodes:
-                self._used[name] = self._used.get(name, 0) + sign * load.nodes[name]
+            if load.node_millicores:
+                self._used[name] = self._used.get(name, 0) + sign * load.node_millicores[name]
             else:
                 self._silent[name] = self._silent.get(name, 0) + sign
-            if load.lent.get(name):
+            if load.lent_millicores.get(name):
                 self._lent[name] = self._lent.get(name, 0) + sign
             if not job.cpu_shared:
                 self._by_weight[name] = self._by_weight.get(name, 0) + sign
@@ -154,11 +154,11 @@ class CpuLoad:
         """Whether the CPU use of all jobs on a node is known."""
         return not self._silent.get(name)
 
-    def idle_m(self, name: str) -> int:
+    def idle_millicores(self, name: str) -> int:
         """Idle millicores of a node."""
         return max(0, self._usable.get(name, 0) - self._used.get(name, 0))
 
-    def usable_m(self, name: str) -> int:
+    def usable_millicores(self, name: str) -> int:
         return self._usable.get(name, 0)
 
     def lent(self) -> list[str]:
@@ -181,24 +181,26 @@ class CpuLoad:
         return used > 0 and usable is not None and used >= least * usable
 
     @property
-    def usable_total_m(self) -> int:
+    def usable_total_millicores(self) -> int:
         return sum(self._usable.values())
 
-    def can_use_m(self) -> int:
+    def can_use_millicores(self) -> int:
         """Millicores that a replica is expected to use if it can: as much as the busiest one. Where all replicas are
         limited by others, a whole node."""
         most = max(self._usable.values(), default=0)
-        return min(max(self._replicas_m, default=0), most) if self._unhindered() else most
+        return min(max(self._replica_millicores, default=0), most) if self._unhindered() else most
 
     def _unhindered(self) -> bool:
         """Whether the busiest replicas of some job use all that they can: they use less than they hold, or are on nodes
         that are clearly not full; and its other replicas are on such nodes or beside them."""
         calm = {name for name in self.there if self._calm(name)}
         there = (self.jobs[key] for name in calm for key in self.there[name])
-        if any(calm.issuperset(load.nodes) for load in there if load.heaviest):
+        if any(calm.issuperset(load.node_millicores) for load in there if load.heaviest):
             return True
         spare = (self.jobs[key] for key in self._spare)
-        return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
+        return any(
+            calm.issuperset(load.node_millicores.keys() - set(load.job.placement[load.heaviest])) for load in spare
+        )
 
     def _calm(self, name: str) -> bool:
         """Whether the use of a node is known, and clearly not all of it is in use at the present weights."""
@@ -283,18 +285,18 @@ class Balance:
             name
             for name in round_.nodes
             if load.known(name)
-            and load.usable_m(name) > 0
+            and load.usable_millicores(name) > 0
             and (self._idle(load, name) or _has_one(load, name))
             and all(load.jobs[key].job.observed_s <= now for key in load.there.get(name, ()))
         ]
-        targets.sort(key=lambda name: (-load.idle_m(name), name))
+        targets.sort(key=lambda name: (-load.idle_millicores(name), name))
         left = load.left_cpu_s(now)
         moved: set[str] = set()
         work = {name: _work_cpu_s(load, left, name) for name in {*crowded, *targets}}
         queues = {name: _takes_s(load, fsum(work[name].values()), name) for name in crowded}
-        most_m = load.can_use_m()
+        most_m = load.can_use_millicores()
         for target in targets:
-            can_m = min(load.idle_m(target), most_m) if self._idle(load, target) else 0
+            can_m = min(load.idle_millicores(target), most_m) if self._idle(load, target) else 0
             beside_cpu_s = fsum(work[target].values()) if _has_one(load, target) else None
             choices = [
                 (-left[key], key, name, part, saves_s)
@@ -317,7 +319,7 @@ class Balance:
                     break
 
     def _idle(self, load: CpuLoad, name: str) -> bool:
-        return load.idle_m(name) >= self.idle * load.usable_m(name)
+        return load.idle_millicores(name) >= self.idle * load.usable_millicores(name)
 
     def _may_move(self, job: Job, round_: Round) -> bool:
         if job.migrations >= self.moves or not job.spec.movable or job.phase != "running":
@@ -330,7 +332,7 @@ class Balance:
         """Seconds that a move must save by even shares; None: no reason for a move. `can_m`: idle millicores that it
         could use there, 0 where too few are idle; `beside_cpu_s`: the remaining work of the only job there, if there is
         just one."""
-        uses_m = max(load.replica_m.values(), default=0)
+        uses_m = max(load.replica_millicores.values(), default=0)
         if uses_m * WORTHWHILE <= can_m and self._pays(part_cpu_s, can_m, queue_s):
             return self.move_s
         if beside_cpu_s is not None and beside_cpu_s <= ALIKE * part_cpu_s:
@@ -356,7 +358,7 @@ def _has_one(load: CpuLoad, name: str) -> bool:
 def _there(load: JobLoad, name: str) -> list[tuple[str, int]]:
     """A job's replicas on a node: the busiest first; a chief last, since all of the job waits while it moves."""
     found = [
-        (type_ == CHIEF, -load.replica_m.get(type_, 0), type_, -k)
+        (type_ == CHIEF, -load.replica_millicores.get(type_, 0), type_, -k)
         for type_, names in load.job.placement.items()
         for k, there in enumerate(names)
         if there == name
@@ -368,7 +370,8 @@ def _work_cpu_s(load: CpuLoad, left: Mapping[str, float], name: str) -> dict[str
     """CPU seconds of remaining work per job on a node."""
     jobs = {key: load.jobs[key] for key in load.there.get(name, ())}
     return {
-        key: left[key] * job.nodes.get(name, 0) / job.used_m if job.used_m else left[key] for key, job in jobs.items()
+        key: left[key] * job.node_millicores.get(name, 0) / job.used_millicores if job.used_millicores else left[key]
+        for key, job in jobs.items()
     }
 
 
@@ -381,8 +384,12 @@ def _shared_s(load: CpuLoad, work: Mapping[str, float], key: str, part_cpu_s: fl
 def _part_cpu_s(load: JobLoad, left_cpu_s: float, name: str) -> float:
     """CPU seconds of remaining work of the replica that would move away from a node."""
     type_, _ = _there(load, name)[0]
-    return left_cpu_s * load.replica_m.get(type_, 0) / load.used_m if load.used_m else left_cpu_s
+    return (
+        left_cpu_s * load.replica_millicores.get(type_, 0) / load.used_millicores
+        if load.used_millicores
+        else left_cpu_s
+    )
 
 
 def _takes_s(load: CpuLoad, cpu_s: float, name: str) -> float:
-    return 1000 * cpu_s / max(1, load.usable_m(name))
+    return 1000 * cpu_s / max(1, load.usable_millicores(name))

@@ -6,7 +6,7 @@ from math import inf
 from elastic_tfjob.scheduling.plan import BEHIND
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import RESOURCE_WORDS
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.open_jobs import Claims, Terms, claims_of, open_jobs, reachable_total, unsized
@@ -95,7 +95,7 @@ def lacks(job: Job, round_: Round) -> Reason:
     """What the job's declared size lacks: a total, or room on single nodes."""
     want, free = job.spec.declared_demand, reachable_total(round_)
     short: dict[str, int] = {}
-    for name, needed, there in zip(Resources._fields, want, free, strict=True):
+    for name, needed, there in zip(RESOURCE_WORDS, want, free, strict=True):
         if needed > there:
             short |= {name: needed, f"{name}_free": there}
     return Reason("short", short) if short else Reason("no-nodes")

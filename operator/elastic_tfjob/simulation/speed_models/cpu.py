@@ -105,13 +105,13 @@ class CpuShareSpeedModel:
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """A model's speed formula. `form` was measured with `worker` CPUs per worker and `ps` CPUs per PS. `synchronous`
+    """A model's speed formula. `form` was measured with `worker_cores` per worker and `ps_cores` per PS. `synchronous`
     workers wait for the slowest worker in each step; asynchronous ones proceed independently.
     """
 
     form: PsModel
-    worker: float
-    ps: float
+    worker_cores: float
+    ps_cores: float
     synchronous: bool = True
 
 
@@ -125,19 +125,21 @@ alone."""
 
 @dataclass(frozen=True, slots=True)
 class PsCpuTrueSpeed:
-    """The true speed of one job. `most` is the maximum number of CPUs that one replica can use. The requests in
+    """The true speed of one job. `max_cores`: the CPUs that one replica can use at most. The requests in
     `groups` are what replicas hold unless a plan changes it."""
 
     total_steps: float
     model: CpuModel
     groups: tuple[ReplicaGroup, ...]
-    most: float | None = None
+    max_cores: float | None = None
 
     def rate(self, placement: Placement) -> float:
         return self.steps_per_s(counts_of(placement))
 
     def steps_per_s(self, counts: Counts) -> float:
-        return self.pace({g.type: [g.request.cpu / 1000] * counts.get(g.type, 0) for g in self.groups}).steps_per_s
+        return self.pace(
+            {g.type: [g.request.cpu_millicores / 1000] * counts.get(g.type, 0) for g in self.groups}
+        ).steps_per_s
 
     def pace(self, cores: Cores) -> Pace:
         model, form = self.model, self.model.form
@@ -147,20 +149,20 @@ class PsCpuTrueSpeed:
             return Pace(0.0, {})
         shrink = min(1.0, MEASURED_TASKS / (len(workers) + len(servers)))
         w, p = len(workers) * shrink, len(servers) * shrink
-        pace_w = (min(workers) if model.synchronous else sum(workers) / len(workers)) / model.worker
-        pace_p = min(servers) / model.ps
+        pace_w = (min(workers) if model.synchronous else sum(workers) / len(workers)) / model.worker_cores
+        pace_p = min(servers) / model.ps_cores
         rate = 1 / ((form.a / w + form.b) / pace_w + form.c * w / (p * pace_p) + form.d * w + form.e * p)
         use = dict.fromkeys(cores, 0.0)
         # CPU-seconds of a step divided by those held. Asynchronous workers compute all the time.
-        use[WORKER] = rate * (form.a / w + form.b) * len(workers) * model.worker / sum(cores[WORKER])
-        use[PS] = rate * form.c * w / p * len(servers) * model.ps / sum(cores[PS])
+        use[WORKER] = rate * (form.a / w + form.b) * len(workers) * model.worker_cores / sum(cores[WORKER])
+        use[PS] = rate * form.c * w / p * len(servers) * model.ps_cores / sum(cores[PS])
         return Pace(rate, {type_: min(1.0, u) for type_, u in use.items()})
 
-    def _usable(self, type_: str, held: float) -> float:
-        most = self.most
+    def _usable(self, type_: str, held_cores: float) -> float:
+        most = self.max_cores
         if most is None:
-            most = next(g.request.cpu / 1000 for g in self.groups if g.type == type_)
-        return min(held, most)
+            most = next(g.request.cpu_millicores / 1000 for g in self.groups if g.type == type_)
+        return min(held_cores, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class NodeSpeeds:
         given = self._given.get(name)
         if given is None:
             there = self._containers[name]
-            shares = shared_out(node.capacity.cpu / 1000, list(there.values()))
+            shares = shared_out(node.capacity.cpu_millicores / 1000, list(there.values()))
             given = self._given[name] = dict(zip(there, shares, strict=True))
         return given
 
@@ -271,17 +273,17 @@ class NodeSpeeds:
 TINY = 1e-9
 
 
-def shared_out(cpus: float, containers: Sequence[tuple[float, float]]) -> list[float]:
-    """Divides `cpus` among containers (CPUs that it can use, weight) in proportion to the weights. CPU that a container
-    cannot use goes to the other containers."""
-    if sum(wanted for wanted, _ in containers) <= cpus:
+def shared_out(cores: float, containers: Sequence[tuple[float, float]]) -> list[float]:
+    """Divides `cores` among containers (CPUs that it can use, weight) in proportion to the weights. CPU that a
+    container cannot use goes to the other containers."""
+    if sum(wanted for wanted, _ in containers) <= cores:
         return [wanted for wanted, _ in containers]
     shares = [0.0] * len(containers)
     weights = sum(weight for _, weight in containers)
     for i in sorted(range(len(containers)), key=lambda i: containers[i][0] / containers[i][1]):
         wanted, weight = containers[i]
-        shares[i] = min(wanted, cpus * weight / weights)
-        cpus -= shares[i]
+        shares[i] = min(wanted, cores * weight / weights)
+        cores -= shares[i]
         weights -= weight
     return shares
 
@@ -316,7 +318,7 @@ class Training:
 
     steps_per_s: float
     use: Mapping[str, float]
-    busy: float
+    busy_cores: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def node_rows(
         known.add(pod.uid)
         if not pod.node or pod.ended:
             continue
-        cpu, declared = pod.requests.cpu, requested(pod.key, pod.replica_type)
+        cpu, declared = pod.requests.cpu_millicores, requested(pod.key, pod.replica_type)
         held[pod.node] += cpu
         lent[pod.node] += max(0, cpu - declared) if declared is not None else 0
         replicas[pod.node] += 1
@@ -260,17 +260,17 @@ def node_rows(
             used[pod.node] += round(1000 * report.cpu.use_cores)
     for other in foreign:
         if other.uid not in known:
-            others[other.node] += other.requests.cpu
+            others[other.node] += other.requests.cpu_millicores
     return [
         NodeRow(
             name=node.name,
             ready=node.usable or node.cordoned,
             cordoned=node.cordoned,
-            cpu=node.allocatable.cpu,
+            cpu=node.allocatable.cpu_millicores,
             held=held[node.name],
             lent=lent[node.name],
             others=others[node.name],
-            free=max(0, node.allocatable.cpu - held[node.name] - others[node.name]),
+            free=max(0, node.allocatable.cpu_millicores - held[node.name] - others[node.name]),
             used=used[node.name] if reports is not None else None,
             replicas=replicas[node.name],
             jobs=len(jobs[node.name]),

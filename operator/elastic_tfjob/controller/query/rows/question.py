@@ -203,7 +203,7 @@ def tell(
 
 
 def _words(capacity: Resources) -> str:
-    return f"{capacity.cpu / 1000:g} CPU, {capacity.memory / (1 << 30):.3g} GiB"
+    return f"{capacity.cpu_millicores / 1000:g} CPU, {capacity.memory_bytes / (1 << 30):.3g} GiB"
 
 
 def _with_profile(configuration: Configuration, name: str) -> Configuration:

@@ -93,8 +93,8 @@ def _row(seen: ReadJob) -> TraceRow | str:
         num_workers=workers,
         min_workers=least,
         max_workers=most,
-        cpus=worker.cpu / 1000,
-        memory_gib=worker.memory / GIB,
+        cpus=worker.cpu_millicores / 1000,
+        memory_gib=worker.memory_bytes / GIB,
         deadline_s=deadline_of(seen.job),
         estimated_s=said.estimated_duration.total_seconds() if said.estimated_duration is not None else None,
         model=said.model or "",
@@ -104,13 +104,21 @@ def _row(seen: ReadJob) -> TraceRow | str:
         least, most = _around(request, PS)
         each = request.requests[PS]
         row = replace(
-            row, num_ps=ps, min_ps=least, max_ps=most, ps_cpus=each.cpu / 1000, ps_memory_gib=each.memory / GIB
+            row,
+            num_ps=ps,
+            min_ps=least,
+            max_ps=most,
+            ps_cpus=each.cpu_millicores / 1000,
+            ps_memory_gib=each.memory_bytes / GIB,
         )
     others = {name: count for name, count in declared.items() if name not in (WORKER, PS) and count}
     if others:
         mean = _mean(request.requests, others)
         row = replace(
-            row, num_fixed=sum(others.values()), fixed_cpus=mean.cpu / 1000, fixed_memory_gib=mean.memory / GIB
+            row,
+            num_fixed=sum(others.values()),
+            fixed_cpus=mean.cpu_millicores / 1000,
+            fixed_memory_gib=mean.memory_bytes / GIB,
         )
     return row
 
@@ -147,14 +155,14 @@ def _around(request: JobRequest, name: str) -> tuple[int, int]:
 def _mean(requests: Mapping[str, Resources], counts: Mapping[str, int]) -> Resources:
     number = sum(counts.values())
     return Resources(
-        sum(requests[name].cpu * count for name, count in counts.items()) // number,
-        sum(requests[name].memory * count for name, count in counts.items()) // number,
+        sum(requests[name].cpu_millicores * count for name, count in counts.items()) // number,
+        sum(requests[name].memory_bytes * count for name, count in counts.items()) // number,
     )
 
 
-def _after(begin: float, row: TraceRow) -> TraceRow:
-    due = row.deadline_s - begin if row.deadline_s is not None else None
-    return replace(row, submit_s=row.submit_s - begin, deadline_s=due)
+def _after(begin_s: float, row: TraceRow) -> TraceRow:
+    due = row.deadline_s - begin_s if row.deadline_s is not None else None
+    return replace(row, submit_s=row.submit_s - begin_s, deadline_s=due)
 
 
 def _cell(value: object) -> str:

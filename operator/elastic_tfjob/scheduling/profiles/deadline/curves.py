@@ -200,11 +200,17 @@ def _as_now(job: Job) -> Speed | None:
     """The speeds of the job at other sizes. The speed of a smaller size counts if its workers together held no more CPU
     than the current workers, as the smaller size would get their CPU."""
     speed, workers = job.speed, job.counts.get(WORKER, 0)
-    if not isinstance(speed, OnlineSpeed) or not speed.cpu or not workers:
+    if not isinstance(speed, OnlineSpeed) or not speed.worker_millicores or not workers:
         return speed
     held = job.held_cpu(WORKER)
-    enough = {size for size, cpu in speed.cpu.items() if size[1] < workers and cpu * size[1] <= held}
-    return replace(speed, cpu={size: cpu for size, cpu in speed.cpu.items() if size not in enough}) if enough else speed
+    enough = {size for size, cpu in speed.worker_millicores.items() if size[1] < workers and cpu * size[1] <= held}
+    return (
+        replace(
+            speed, worker_millicores={size: cpu for size, cpu in speed.worker_millicores.items() if size not in enough}
+        )
+        if enough
+        else speed
+    )
 
 
 def _curve(spec: JobSpec, useful: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
@@ -467,11 +473,11 @@ ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The remaining work of a job: `left` steps, due `by_s` seconds from now. The job does not train for `delay_s`, and
-    for another `pause_s` if its size is not row `current` of its curve. A larger size takes `start_s` to start;
-    meanwhile the job trains at half its speed, since the replicas that stay also start their next program."""
+    """The remaining work of a job: `steps_left` steps, due `by_s` seconds from now. The job does not train for
+    `delay_s`, and for another `pause_s` if its size is not row `current` of its curve. A larger size takes `start_s` to
+    start; meanwhile the job trains at half its speed, since the replicas that stay also start their next program."""
 
-    left: float
+    steps_left: float
     by_s: float
     delay_s: float = 0.0
     pause_s: float = 0.0
@@ -481,9 +487,9 @@ class Need:
     def steps(self, curve: Curve) -> Floats:
         """By row of the curve, the remaining steps plus the steps that the job would do during its pauses."""
         rates, now = curve.rates, self.current
-        steps: Floats = self.left + (self.delay_s + self.pause_s) * rates
+        steps: Floats = self.steps_left + (self.delay_s + self.pause_s) * rates
         if now:
-            steps[now] = self.left + self.delay_s * rates[now]
+            steps[now] = self.steps_left + self.delay_s * rates[now]
             steps[now + 1 :] += self.start_s * (rates[now + 1 :] - rates[now] / 2)
         return steps
 
@@ -491,9 +497,9 @@ class Need:
         """Seconds until the end at this row."""
         rates, now = curve.plain.rates, self.current
         if row == now:
-            return self.delay_s + self.left / rates[row]
+            return self.delay_s + self.steps_left / rates[row]
         started = self.start_s * (rates[row] - rates[now] / 2) if 0 < now < row else 0.0
-        return self.delay_s + self.pause_s + (self.left + started) / rates[row]
+        return self.delay_s + self.pause_s + (self.steps_left + started) / rates[row]
 
     def least_s(self, curve: Curve) -> float:
         """Seconds until the end at the best size."""

@@ -112,7 +112,7 @@ class JobCase:
     @property
     def timed(self) -> bool:
         """Whether the job has a deadline and its speed and work are known."""
-        return self.need.by_s < inf and self.curve.known and self.need.left < inf
+        return self.need.by_s < inf and self.curve.known and self.need.steps_left < inf
 
     @property
     def wanted(self) -> Counts | None:

@@ -215,7 +215,7 @@ def _left_s(job_case: JobCase, now: float, usual: float) -> float:
     """Seconds that the job has left at its least size; where unknown, the usual time, but at least as long as it has
     run."""
     if _told(job_case):
-        return job_case.need.left / job_case.curve.plain.rates[1]
+        return job_case.need.steps_left / job_case.curve.plain.rates[1]
     lasts = time_left_s(job_case.job, now)
     return (
         lasts
@@ -226,13 +226,13 @@ def _left_s(job_case: JobCase, now: float, usual: float) -> float:
 
 def _told(job_case: JobCase) -> bool:
     """Whether the job's remaining time is known."""
-    return job_case.curve.known and job_case.need.left < inf
+    return job_case.curve.known and job_case.need.steps_left < inf
 
 
 def _usual_s(cases: list[JobCase]) -> float:
     """The mean remaining time of jobs for which it is known."""
     known = [
-        job_case.need.left / job_case.curve.plain.rates[1]
+        job_case.need.steps_left / job_case.curve.plain.rates[1]
         for job_case in cases
         if not job_case.kept and _told(job_case)
     ]
@@ -342,7 +342,7 @@ def _granted(lending: CpuInPlace, job: Job, want: Want) -> bool:
     """Whether the job's nodes have all of the wanted CPU. A part of it would not suffice for the deadline."""
     claims = list(_claims(lending, job, want.cpu))
     lending.grants.water_fill(claims)
-    if any(lending.grants.held(job, claim.type, claim.replica) < claim.want for claim in claims):
+    if any(lending.grants.held(job, claim.type, claim.replica) < claim.want_millicores for claim in claims):
         lending.grants.withdraw(job)
         return False
     return True
