@@ -53,7 +53,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.summary import least_mean_jct_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -76,7 +76,7 @@ def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], 
     profile = build("aryl", parse_profile("aryl", said))
     nodes = uniform_cluster(servers(setting.scale), SERVER.accelerators, 0, 0)
     pool = inference(setting.scale) if profile.needs >= {"loans"} else None
-    return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
+    return Simulation(jobs, nodes, LINEAR, profile, costs=COSTS, inference=pool, seed=seed).run()
 
 
 def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int) -> tuple[Setting, RunResult]:
@@ -95,7 +95,7 @@ def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int)
 def least_s(jobs: Sequence[WorkloadJob], setting: Setting) -> float | None:
     """What no schedule's mean completion time is below, with all nodes of both pools for ever, as fast as ours."""
     nodes = uniform_cluster(servers(setting.scale), SERVER.accelerators, 0, 0)
-    return least_mean_jct_s(jobs, [*nodes, *inference(setting.scale).build()], LinearSpeedModel())
+    return least_mean_jct_s(jobs, [*nodes, *inference(setting.scale).build()], LINEAR)
 
 
 def told(outcome: RunResult, name: str, jobs: Sequence[WorkloadJob], setting: Setting, seed: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import PS_CPU
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -52,13 +52,13 @@ def job(key: str, model: str, deadline_s: float, submit_s: float = 0.0) -> Workl
     groups = (ReplicaGroup(WORKER, CPUS, 2, 1, TYPES[model]), ReplicaGroup(PS, CPUS, 1, 1, MOST_PS))
     alone = tuple(replace(group, count=1) for group in groups)
     made = WorkloadJob(key, submit_s, alone, duration_s=ALONE_S, model=model)
-    steps = PsCpuSpeedModel().true_speed(made).total_steps
+    steps = PS_CPU.true_speed(made).total_steps
     return replace(made, groups=groups, duration_s=None, total_steps=steps, deadline_s=submit_s + deadline_s)
 
 
 def attainable(each: WorkloadJob) -> bool:
     """Whether any size, had from the start, meets its deadline."""
-    truth = PsCpuSpeedModel().true_speed(each)
+    truth = PS_CPU.true_speed(each)
     workers, servers = each.groups
     rates = [
         truth.steps_per_s({WORKER: w, PS: p}) or 0.0
@@ -71,7 +71,7 @@ def attainable(each: WorkloadJob) -> bool:
 
 def run(jobs: Sequence[WorkloadJob], profile: str, nodes: int, settings: dict[str, Any]) -> Summary:
     made = build(profile, parse_profile(profile, {"place": "count", **settings}))
-    simulation = Simulation(jobs, uniform_cluster(nodes, 0, 16, 0), PsCpuSpeedModel(), made, costs=COSTS)
+    simulation = Simulation(jobs, uniform_cluster(nodes, 0, 16, 0), PS_CPU, made, costs=COSTS)
     return summarise(simulation.run(), len(jobs))
 
 

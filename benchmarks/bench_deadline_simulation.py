@@ -26,7 +26,7 @@ from elastic_tfjob.simulation.formats import made_elastic, read_csv
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
 from elastic_tfjob.simulation.summary import Summary, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -108,7 +108,7 @@ def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> RunResult:
     return Simulation(
         jobs,
         uniform_cluster(case.nodes, case.gpus, 0, 0),
-        ElasticFlowSpeedModel(case.accelerator),
+        elasticflow(case.accelerator),
         build(profile, parse_profile(profile, settings)),
         costs=case.costs,
         noise=case.noise,

@@ -37,10 +37,10 @@ from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
-from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
+from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
 from elastic_tfjob.simulation.summary import summarise, with_losers
 
 Said = Mapping[str, Any]
@@ -99,7 +99,7 @@ def specon_ground(placement: str) -> Ground:
         jobs = specon.workload(seed, 4.0, "random")
         placed = replace(profile, place=specon.Told(specon.first_nodes(placement, jobs, seed)))
         nodes = uniform_cluster(specon.NODES, 0, specon.CPUS, 64)
-        return Simulation(jobs, nodes, CpuShareSpeedModel(), placed, costs=specon.COSTS).run()
+        return Simulation(jobs, nodes, CPU_SHARE, placed, costs=specon.COSTS).run()
 
     return Ground(
         f"SpeCon, {placement}",
@@ -115,7 +115,7 @@ def deadline_ground(case: deadline.Case, traces: Path) -> Ground:
     def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(case.nodes, case.gpus, 0, 0)
         return Simulation(
-            jobs, nodes, ElasticFlowSpeedModel(case.accelerator), profile, costs=case.costs, noise=case.noise, seed=seed
+            jobs, nodes, elasticflow(case.accelerator), profile, costs=case.costs, noise=case.noise, seed=seed
         ).run()
 
     count: Said = {"place": "count"}
@@ -134,7 +134,7 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
         jobs = workload(rows, setting, seed)
         nodes = uniform_cluster(servers(scale), SERVER.accelerators, 0, 0)
         pool = inference(scale) if "loans" in profile.needs else None
-        return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
+        return Simulation(jobs, nodes, LINEAR, profile, costs=COSTS, inference=pool, seed=seed).run()
 
     told: Said = {"oracle": True, "place": "apart", "cooldown_s": 60.0, "interval_s": 0.0}
     return Ground(

@@ -32,7 +32,7 @@ from elastic_tfjob.simulation.live_job import Noise
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PS_FORMULA, ps_measured
 from elastic_tfjob.simulation.summary import summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 from jct_bounds import Kind, Training, least_total_jct
@@ -62,9 +62,9 @@ NOISES = ("none", "job", "slot", "steps")
 def speed_model(world: str, seed: int, policy: str) -> SpeedModel:
     """The world as this policy is told of it."""
     if world == "ps":
-        return PsSpeedModel()
+        return PS_FORMULA
     fit = policy == "optimus" or policy.endswith(", fit")
-    return PsMeasuredSpeedModel(seed=seed, told="fit" if fit else "truth")
+    return ps_measured(seed=seed, told="fit" if fit else "truth")
 
 
 def noise_named(name: str, slot_s: float) -> Noise:

@@ -39,7 +39,7 @@ from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.summary import least_total_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
@@ -104,7 +104,7 @@ class Told(Place):
 def run(profile: str, settings: dict[str, Any], jobs: Sequence[WorkloadJob], nodes: Mapping[str, str]) -> RunResult:
     made = replace(build(profile, parse_profile(profile, settings)), place=Told(nodes))
     cluster = uniform_cluster(NODES, 0, CPUS, 64)
-    return Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=COSTS).run()
+    return Simulation(jobs, cluster, CPU_SHARE, made, costs=COSTS).run()
 
 
 def bounds(jobs: Sequence[WorkloadJob]) -> tuple[float, float]:

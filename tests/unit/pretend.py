@@ -14,9 +14,8 @@ from elastic_tfjob.controller.job.decision import (
     Change,
     Create,
     Decision,
-    DeleteBudget,
+    DeleteOwned,
     DeletePod,
-    DeletePodGroup,
     Observed,
     ReconcileSettings,
     RefusedPod,
@@ -361,7 +360,7 @@ class Cluster:
             case Create(kind="PodDisruptionBudget"):
                 made = write.body["metadata"] | {"uid": "budget-uid", "resourceVersion": "1"}
                 self.budget = DisruptionBudget.parse({"metadata": made})
-            case DeleteBudget(name, uid):
+            case DeleteOwned("PodDisruptionBudget", name, uid):
                 assert self.budget is not None
                 assert (self.budget.name, self.budget.uid) == (name, uid)
                 self.budget = None
@@ -369,7 +368,7 @@ class Cluster:
                 self.gang.append(write.body["spec"])
             case UpdatePodGroup(_, spec):
                 self.gang.append(spec)
-            case DeletePodGroup():
+            case DeleteOwned("PodGroup"):
                 self.gang.clear()
             case DeletePod(name, uid, mark, grace_s):
                 pod = self.pods[name]

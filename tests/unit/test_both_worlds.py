@@ -26,7 +26,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Cpu, Job, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.event_queue import NodeChange
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 from .build import NOW
@@ -154,7 +154,7 @@ ROBBED = Story(
 @dataclass
 class Training(Cluster):
     """The pretended cluster, whose programs train and say how far they are: half a step per second and worker, as
-    LinearSpeedModel has it for two declared workers and as many steps as seconds."""
+    LINEAR has it for two declared workers and as many steps as seconds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -256,7 +256,7 @@ def simulated(story: Story = CALM) -> dict[float, Snapshot]:
             super()._decide(now)
 
     with pytest.raises(KeyboardInterrupt):
-        Watched([work, later], nodes, LinearSpeedModel(), story.profile, node_changes=changes).run()
+        Watched([work, later], nodes, LINEAR, story.profile, node_changes=changes).run()
     return found
 
 

@@ -27,8 +27,8 @@ from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.scenario import InferencePool
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, PS_CPU
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.growth import NOT_REPORTED
 from elastic_tfjob.speed.history import History, Lesson
@@ -170,7 +170,7 @@ def watched(jobs: list[WorkloadJob], nodes: list[core.Node], profile: str, **mor
     """All Snapshots that the profile decided on."""
     seen: list[core.Snapshot] = []
     made = build(profile, parse_profile(profile, more.pop("said", {})))
-    model = more.pop("speed_model", LinearSpeedModel())
+    model = more.pop("speed_model", LINEAR)
     Simulation(jobs, nodes, model, made, check=lambda plan: seen.append(plan.snapshot), **more).run()
     return seen
 
@@ -182,14 +182,12 @@ def seen_simulated() -> set[str]:
     each = Resources(4000, pods=110)
     own = core.Node("n", each, each, labels={"zone": "1"}, taints=(Taint("t"),))
     costs = Costs(boot_cpu_s=12.0, boot_kept_cpu_s=1.0)
-    by_cpu = watched(
-        two, [replace(own, name="free", taints=()), own], "kips", speed_model=PsCpuSpeedModel(), costs=costs, seed=3
-    )
+    by_cpu = watched(two, [replace(own, name="free", taints=()), own], "kips", speed_model=PS_CPU, costs=costs, seed=3)
     lends = [WorkloadJob(f"ns/l-{k}", 3600.0 * k, (workers(8),), 9000.0, loanable=True) for k in range(4)]
     pool = InferencePool(10, Resources(0, 0, 8, pods=110), 0.5, noise=0.0)
     lent = watched(lends, [], "fifo", said={"lend": "offered"}, inference=pool)
     shared = [WorkloadJob("ns/d", 0, (workers(1, gpus=0, cpus=1),), 60.0)]
-    by_weight = watched(shared, [own], "fixed", speed_model=CpuShareSpeedModel())
+    by_weight = watched(shared, [own], "fixed", speed_model=CPU_SHARE)
     return filled([*by_cpu, *lent, *by_weight, *simulated(CALM).values()])
 
 

@@ -21,9 +21,8 @@ from elastic_tfjob.controller.job.decision import (
     Create,
     Decision,
     DeleteJob,
+    DeleteOwned,
     DeletePod,
-    DeletePodGroup,
-    DeleteService,
     Event,
     ReconcileSettings,
     UpdatePodGroup,
@@ -141,7 +140,7 @@ class TestFinishing:
             services=services({"PS": 1, "Worker": 2}),
         )
         assert [action.name for action in decision.actions if isinstance(action, DeletePod)] == deleted
-        assert [action.name for action in decision.actions if isinstance(action, DeleteService)] == deleted
+        assert [action.name for action in decision.actions if isinstance(action, DeleteOwned)] == deleted
 
     def test_deleted_pods_stay_deleted(self) -> None:
         """A finished job is frozen."""
@@ -369,7 +368,7 @@ class TestTerminating:
         decision = decide(found, pods=(pod("Worker", 0), extra), services=services({"Worker": 2}))
         assert decision.actions == (
             DeletePod(extra.name, extra.uid, mark=True),
-            DeleteService("j-worker-1", "j-worker-1-svc-uid"),
+            DeleteOwned("Service", "j-worker-1", "j-worker-1-svc-uid"),
         )
         leaving = pod("Worker", 1, terminating=True, annotations=STOPPED)
         after = decide(found, pods=(pod("Worker", 0), leaving), services=services({"Worker": 1}))
@@ -393,7 +392,7 @@ class TestSuspend:
         decision = decide(found, pods=(pod("Worker", 0),), services=services({"Worker": 1}))
         assert decision.actions == (
             DeletePod("j-worker-0", "j-worker-0-uid", mark=True),
-            DeleteService("j-worker-0", "j-worker-0-svc-uid"),
+            DeleteOwned("Service", "j-worker-0", "j-worker-0-svc-uid"),
         )
         assert decision.status is not None
         assert shown(decision.status) == [
@@ -482,7 +481,9 @@ class TestGang:
             "j", {"minMember": 2, "minResources": {}, "scheduleTimeoutSeconds": 9}
         )
         finished = job(status={"conditions": [condition("Created"), condition("Failed")]})
-        assert decide(finished, settings=self.PLUGINS, pod_group=group).actions == (DeletePodGroup("j", "group-uid"),)
+        assert decide(finished, settings=self.PLUGINS, pod_group=group).actions == (
+            DeleteOwned("PodGroup", "j", "group-uid"),
+        )
 
     def test_min_resources_of_the_first_members(self) -> None:
         """The first `minAvailable` pods by priority; limits stand in for requests that are not given."""

@@ -21,7 +21,7 @@ from elastic_tfjob.scheduling.snapshot import CHIEF, EVALUATOR, PS, WORKER, Job,
 from elastic_tfjob.scheduling.steps.cpu_in_place import BusyJobs
 from elastic_tfjob.simulation.foresee import present
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.speed_models.cpu import CpuBound, PsCpuSpeedModel, usable_cores
+from elastic_tfjob.simulation.speed_models.cpu import PS_CPU, CpuBound, usable_cores
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import believe
 
@@ -128,7 +128,7 @@ class TestSimulated:
         """A step takes 0.08 CPU-s of the worker and 0.008 of the PS, which hold half of the node's one CPU each."""
         groups = (ReplicaGroup(PS, Resources(500), 1, 1, 1), ReplicaGroup(WORKER, Resources(500), 1, 1, 1))
         work = WorkloadJob("j", 0.0, groups, total_steps=100, model="digits", cpu_demand=4.0)
-        model, said = PsCpuSpeedModel(), {"share_cpu": shares}
+        model, said = PS_CPU, {"share_cpu": shares}
         costs = Costs(boot_cpu_s=boot_cpu_s)
         outcome = simulate("kips", [work], gpus=0, cpus=1, speed_model=model, parameters=said, costs=costs)
         assert finishes(outcome) == {"j": pytest.approx(starts_s + trains_s)}

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_tfjob.learning.episodes import Draw, Episode, Memory, Stepped, mean_jct_s, of_profile
+from elastic_tfjob.learning.episodes import Draw, Episode, Learn, Memory, mean_jct_s, of_profile
 from elastic_tfjob.scheduling.profiles.dl2 import NEVER, LearnedSizes, Scored, minima
 from elastic_tfjob.scheduling.profiles.dl2.features import job_features
 from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network, flat, greedy, of_flat
@@ -284,8 +284,8 @@ class ActorCritic:
         moments = dict.fromkeys(("first", "second", "critic_first", "critic_second"), np.zeros_like(weights))
         return {"critic": critic, **moments, "steps": np.zeros(1), "past": np.zeros((0, len(weights)))}
 
-    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "ActorCriticLearner":
-        return ActorCriticLearner(self, seed, units, draw).after(done, memory["past"])
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learn:
+        return ActorCriticLearner(self, seed, units, draw).after(done, memory["past"]).step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,7 +335,7 @@ class ActorCriticLearner:
             costs.append(np.log(mean_s))
         return found, float(np.mean(costs))
 
-    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped:
+    def step(self, k: int, weights: Floats, memory: Memory) -> tuple[Floats, Memory, float]:
         """Iteration number k."""
         how = self._how
         new, tried = self._gather(k, weights)
@@ -363,7 +363,7 @@ class ActorCriticLearner:
             "steps": np.array([float(actors.steps)]),
             "past": past[max(0, len(past) - how.replay + 1) :],
         }
-        return Stepped(weights, kept, tried)
+        return weights, kept, tried
 
 
 def with_next(slots: Sequence[Slot]) -> list[Replayed]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -26,18 +26,17 @@ from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PS_FORMULA, ps_measured
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 __all__ = [
     "TEACHERS",
     "Draw",
     "Episode",
-    "Learner",
+    "Learn",
     "Memory",
     "Method",
     "Split",
-    "Stepped",
     "draw",
     "mean_jct_s",
     "of_network",
@@ -100,9 +99,9 @@ def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
         slot += 1
     workload, _ = parse_csv("job_id,arrival_slot,model,epochs\n" + "\n".join(rows), "dl2")
     residuals = FIRST_RESIDUALS[split] + rng.randrange(1_000_000)
-    speed_model: SpeedModel = PsSpeedModel()
+    speed_model: SpeedModel = PS_FORMULA
     if rng.random() < 0.7:
-        speed_model = PsMeasuredSpeedModel(seed=residuals, told=rng.choice(("truth", "truth", "fit")))
+        speed_model = ps_measured(seed=residuals, told=rng.choice(("truth", "truth", "fit")))
     cluster = tuple(uniform_cluster(nodes, ACCELERATORS, CPUS, MEMORY_GIB))
     return Episode(workload.jobs, cluster, slot_s, speed_model, seed)
 
@@ -146,18 +145,9 @@ Draw = Callable[[np.random.Generator, int], Sequence[Episode]]
 """A function that draws the given number of episodes at random."""
 
 
-class Stepped(NamedTuple):
-    """The result of one iteration. `tried`: the mean cost of the weights tried in it."""
-
-    weights: Floats
-    memory: Memory
-    tried: float
-
-
-class Learner(Protocol):
-    """One training. Step number k is a function of k and of the weights and memory after step k - 1."""
-
-    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped: ...
+Learn = Callable[[int, Floats, Memory], tuple[Floats, Memory, float]]
+"""Iteration number k of one training: a function of k and of the weights and memory after iteration k - 1. It gives the
+new ones, and the mean cost of the weights tried in it."""
 
 
 class Method(Protocol):
@@ -169,5 +159,5 @@ class Method(Protocol):
     def begin(self, weights: Floats, units: int, seed: int) -> Memory:
         """The memory before the first iteration."""
 
-    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learner:
-        """A learner that continues after `done` iterations, which ended with this memory."""
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learn:
+        """The training that continues after `done` iterations, which ended with this memory."""

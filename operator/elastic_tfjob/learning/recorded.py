@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,7 @@ from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, rea
 from elastic_tfjob.scheduling.resources import total_of
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, Node, Placement, ReplicaGroup, counts_of
 from elastic_tfjob.simulation.live_job import Costs
-from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 from elastic_tfjob.speed.prediction import size_of
@@ -85,29 +86,21 @@ class RecordedTrueSpeed:
         return self.belief.steps_per_s(counts) if fitted or size_of(counts) in self.belief.measured else None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSpeedModel:
-    """The speeds of recorded jobs by key."""
-
-    beliefs: Mapping[str, OnlineSpeed]
-    name: str = "recorded"
-    contended: bool = False
-
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.total_steps is None:
-            raise ValueError(f"job {job.key}: its steps are not known")
-        return RecordedTrueSpeed(job.total_steps, self.beliefs[job.key])
+def recorded_speed(job: WorkloadJob, speeds: Mapping[str, OnlineSpeed]) -> TrueSpeed:
+    if job.total_steps is None:
+        raise ValueError(f"job {job.key}: its steps are not known")
+    return RecordedTrueSpeed(job.total_steps, speeds[job.key])
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recorded jobs in order of arrival, and the latest state of the cluster. `unreadable`: the number of lines
-    skipped."""
+    """The recorded jobs in order of arrival, their measured `speeds` by key, and the latest state of the cluster.
+    `unreadable`: the number of lines skipped."""
 
     jobs: tuple[WorkloadJob, ...]
     nodes: tuple[Node, ...]
     slot_s: float
-    speeds: RecordedSpeedModel
+    speeds: Mapping[str, OnlineSpeed]
     unreadable: int = 0
 
     @property
@@ -122,7 +115,7 @@ class Recorded:
     @property
     def fingerprint(self) -> str:
         """A hash of the record. A training that was interrupted is not continued with a different record."""
-        told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0])))
+        told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.items(), key=lambda each: each[0])))
         return sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
     def part(self, part: Part) -> tuple[WorkloadJob, ...]:
@@ -140,7 +133,8 @@ class Recorded:
         some = jobs[begin : begin + number]
         factor = math.exp(rng.gauss(0.0, GAPS)) if part == "train" else 1.0
         shifted = tuple(replace(job, submit_s=(job.submit_s - some[0].submit_s) * factor) for job in some)
-        return Episode(shifted, self.nodes, self.slot_s, self.speeds, seed, COSTS)
+        model = SpeedModel("recorded", partial(recorded_speed, speeds=self.speeds))
+        return Episode(shifted, self.nodes, self.slot_s, model, seed, COSTS)
 
 
 def read_experience(directory: Path) -> Recorded:
@@ -200,7 +194,7 @@ def recorded_of(lines: Iterable[str]) -> Recorded:
         tuple(jobs[-MOST_JOBS:]),
         nodes,
         slot_s,
-        RecordedSpeedModel(beliefs),
+        beliefs,
         unreadable,
     )
 

@@ -22,9 +22,9 @@ from elastic_tfjob.learning.actor_critic import ActorCritic, Moments, adam, back
 from elastic_tfjob.learning.episodes import (
     Draw,
     Episode,
+    Learn,
     Memory,
     Method,
-    Stepped,
     draw,
     mean_jct_s,
     of_network,
@@ -102,23 +102,14 @@ class Evolution:
     def begin(self, weights: Floats, units: int, seed: int) -> Memory:
         return {"drift": np.zeros_like(weights)}
 
-    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> "EvolutionLearner":
-        return EvolutionLearner(self, seed, units, draw)
+    def learner(self, seed: int, done: int, memory: Memory, units: int, draw: Draw) -> Learn:
+        def learn(k: int, weights: Floats, memory: Memory) -> tuple[Floats, Memory, float]:
+            rng = np.random.default_rng([seed, k])
+            cost_of = partial(cost, episodes=draw(rng, self.episodes))
+            weights, drift, tried = step(weights, memory["drift"], units, strategy=self, rng=rng, cost_of=cost_of)
+            return weights, {"drift": drift}, tried
 
-
-@dataclass(frozen=True, slots=True)
-class EvolutionLearner:
-    how: Evolution
-    seed: int
-    units: int
-    draw: Draw
-
-    def step(self, k: int, weights: Floats, memory: Memory) -> Stepped:
-        """Iteration number k."""
-        rng = np.random.default_rng([self.seed, k])
-        cost_of = partial(cost, episodes=self.draw(rng, self.how.episodes))
-        weights, drift, tried = step(weights, memory["drift"], self.units, strategy=self.how, rng=rng, cost_of=cost_of)
-        return Stepped(weights, {"drift": drift}, tried)
+        return learn
 
 
 def scales(units: int, part: Part) -> Floats:
@@ -383,9 +374,9 @@ def train(state: TrainingState, workloads: Workloads | None = None) -> Iterator[
     def some(rng: np.random.Generator, number: int) -> list[Episode]:
         return [given.train(int(k)) for k in rng.choice(plan.train, size=min(number, plan.train), replace=False)]
 
-    learner = plan.method.learner(plan.seed, state.iteration, state.memory, UNITS, some)
+    learn = plan.method.learner(plan.seed, state.iteration, state.memory, UNITS, some)
     while state.iteration < plan.iterations:
-        weights, memory, tried = learner.step(state.iteration, state.weights, state.memory)
+        weights, memory, tried = learn(state.iteration, state.weights, state.memory)
         weights = weights * mask
         k, found = state.iteration + 1, None
         best, best_cost = state.best, state.best_cost

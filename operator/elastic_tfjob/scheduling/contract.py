@@ -18,7 +18,6 @@ __all__ = [
     "TELLS",
     "VERBS",
     "Both",
-    "Met",
     "as_markdown",
     "passed_over",
     "refusals",
@@ -27,11 +26,13 @@ __all__ = [
 
 
 class Both(NamedTuple):
-    """The source of a field, or how a part of a plan is carried out, in each environment. Empty: the environment lacks
-    it."""
+    """How each environment has something: the source of a field, how it carries out a part of a plan, or how it meets a
+    need of profiles. Empty: it does not. `why`: for a need that the live environment does not meet, why a profile is
+    rejected."""
 
     live: str
     simulated: str
+    why: str = ""
 
 
 FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
@@ -149,44 +150,35 @@ VERBS: Final[Mapping[str, Both]] = {
 """How each part of a plan is carried out."""
 
 
-class Met(NamedTuple):
-    """How each environment meets a need of profiles. If the live one does not (empty), the reason why a profile is
-    rejected."""
-
-    live: str
-    simulated: str
-    why: str = ""
-
-
-NEEDS: Final[Mapping[Need, Met]] = {
-    "oracle": Met(
+NEEDS: Final[Mapping[Need, Both]] = {
+    "oracle": Both(
         "",
         "true durations and speeds",
         "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed",
     ),
-    "samples": Met(
+    "samples": Both(
         "",
         "each job runs at a few sizes before it starts",
         "only a simulation measures a job's speed before it starts; live, it is learned",
     ),
-    "totals": Met("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
-    "repack": Met(
+    "totals": Both("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
+    "repack": Both(
         "",
         "a resized job is placed again as a whole",
         "only a simulation places a resized job again",
     ),
-    "loans": Met(*VERBS["borrow, return"]),
-    "move": Met(*VERBS["move"]),
-    "stop": Met(*VERBS["stop"]),
-    "resize": Met(*VERBS["resize"]),
-    "cpu": Met(*VERBS["grant CPU"]),
-    "service": Met(*FIELDS["Job"]["service"]),
-    "duration": Met(*FIELDS["JobSpec"]["duration_s"]),
-    "speed": Met(*FIELDS["Job"]["speed"]),
-    "deadline": Met(*FIELDS["JobSpec"]["deadline_s"]),
-    "loss": Met(*FIELDS["Job"]["loss"]),
-    "use": Met(*FIELDS["Job"]["cpu_use"]),
-    "history": Met(*FIELDS["Snapshot"]["history"]),
+    "loans": VERBS["borrow, return"],
+    "move": VERBS["move"],
+    "stop": VERBS["stop"],
+    "resize": VERBS["resize"],
+    "cpu": VERBS["grant CPU"],
+    "service": FIELDS["Job"]["service"],
+    "duration": FIELDS["JobSpec"]["duration_s"],
+    "speed": FIELDS["Job"]["speed"],
+    "deadline": FIELDS["JobSpec"]["deadline_s"],
+    "loss": FIELDS["Job"]["loss"],
+    "use": FIELDS["Job"]["cpu_use"],
+    "history": FIELDS["Snapshot"]["history"],
 }
 """The needs that profiles declare. The operator rejects profiles with a need that a live cluster does not meet (see
 `refusals`)."""

@@ -26,7 +26,7 @@ from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, unifo
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound
-from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
+from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
 from elastic_tfjob.simulation.summary import (
     COLUMNS,
     Summary,
@@ -266,7 +266,7 @@ def simulate(
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
         if accelerator is not None:
-            model, trace = ElasticFlowSpeedModel(accelerator), tuple(map(made_elastic, trace))
+            model, trace = elasticflow(accelerator), tuple(map(made_elastic, trace))
         cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
         costs = Costs(
             start_s=start_pause,

@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Place
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs, LiveJob
 from elastic_tfjob.simulation.result import JobRecord
-from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import FIXED, FixedTrueSpeed, TrueSpeed
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Cores, CpuBound, Pace
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History, Past
@@ -71,21 +71,6 @@ class PredictedCpuSpeed(PredictedSpeed):
         return Pace(rate, use)
 
 
-@dataclass(frozen=True, slots=True)
-class SteadySpeed:
-    """The same speed at every size, for a job of which only the duration is known. 0 steps per second: the duration is
-    unknown, too."""
-
-    total_steps: float
-    per_s: float
-
-    def rate(self, placement: Placement) -> float:
-        return self.per_s
-
-    def steps_per_s(self, counts: Mapping[str, int]) -> float:
-        return self.per_s
-
-
 def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, Source | None]:
     """A Snapshot's job at `now` as a simulated job, and the source from which its end is known. `past`: measurements of
     similar finished jobs. A source of None means that its end is unknown: it never finishes and keeps what plans leave
@@ -136,12 +121,9 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     """The job's speed from the same sources as forecast(): speed and remaining work if known, else the duration."""
     spec, prediction = job.spec, prediction_of(job, past)
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
-    by_cpu = job.cpu_limited and all(
-        group.request.cpu_millicores for group in spec.groups
-    )  # a CPU weight does not determine a speed
-    usable = {
-        type_: all_ / job.counts[type_] for type_, all_ in usable_types(job).items()
-    } or prediction.held_millicores
+    # A CPU weight does not determine a speed.
+    by_cpu = job.cpu_limited and all(group.request.cpu_millicores for group in spec.groups)
+    usable = {t: all_ / job.counts[t] for t, all_ in usable_types(job).items()} or prediction.held_millicores
 
     def predicted(total: float) -> TrueSpeed:
         return PredictedCpuSpeed(total, prediction, usable) if by_cpu else PredictedSpeed(total, prediction)
@@ -150,12 +132,12 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
         return predicted(steps + left[0]), rate.source
     if (lasts := duration_left(job, now, past)) is not None:
         if left is not None and lasts[0] > 0:
-            return SteadySpeed(steps + left[0], left[0] / lasts[0]), lasts[2]
+            return FixedTrueSpeed(steps + left[0], left[0] / lasts[0]), lasts[2]
         per_s = job.steps_per_s or 1.0
-        return SteadySpeed(steps + lasts[0] * per_s, per_s), lasts[2]
+        return FixedTrueSpeed(steps + lasts[0] * per_s, per_s), lasts[2]
     if rate is not None and rate.steps_per_s > 0:
         return predicted(inf), None
-    return SteadySpeed(inf, 0.0), None
+    return FixedTrueSpeed(inf, 0.0), None
 
 
 COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
@@ -217,7 +199,7 @@ def foresee(world: World, cpu_s: float) -> ForecastRun:
     simulation = Simulation(
         (),
         world.nodes.values(),
-        FixedSpeedModel(),  # for later arrivals; there are none
+        FIXED,  # for later arrivals; there are none
         profile,
         costs=COSTS,
         present=[live for live, _ in found],

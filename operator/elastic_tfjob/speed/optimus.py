@@ -9,7 +9,7 @@ All coefficients are at least 0. In this inverted form both formulas are linear 
 by non-negative least squares of relative errors. For jobs without PSs the terms in p are omitted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
@@ -24,15 +24,6 @@ POINTS_NEEDED: dict[Mode, int] = {"sync": 5, "async": 4}
 """The number of different measured sizes that a trusted fit needs: the number of coefficients."""
 RESIDUAL_TRUSTED = 0.25
 """The largest root mean square relative error of a trusted fit. Good fits have 0.05 to 0.2."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A measured speed at one size."""
-
-    ps: int
-    workers: int
-    steps_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +80,6 @@ class OnlineSpeed:
             return None
         nearest = min(self.measured, key=lambda s: (abs(s[0] - size[0]) + abs(s[1] - size[1]), s))
         return self.measured[nearest]
-
-
-def learn(observations: Sequence[Observation], mode: Mode = "sync") -> OnlineSpeed:
-    """The belief after these observations. Later observations of a size replace earlier ones."""
-    return believe({(o.ps, o.workers): o.steps_per_s for o in observations}, mode)
 
 
 def believe(

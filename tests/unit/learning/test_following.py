@@ -27,6 +27,7 @@ from elastic_tfjob.learning.recorded import (
     follow,
     read_experience,
     recorded_of,
+    recorded_speed,
     shipped,
 )
 from elastic_tfjob.learning.training import Evolution, TrainingPlan, cost
@@ -37,6 +38,7 @@ from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, fla
 from elastic_tfjob.simulation.engine import Simulation
 
 from ..scheduling.build import job, node, plan, rates, servers, workers
+from . import facts
 
 TINY = TrainingPlan(seed=3, iterations=1, train=6, select=1, every=1, method=Evolution(1, 1))
 UNITS = 16
@@ -77,7 +79,7 @@ def test_jobs_come_back_from_the_lines_of_a_simulated_cluster(lines: list[str]) 
     episode = recorded.episode("held", 0)
     assert episode.jobs[0].submit_s == 0
     assert mean_jct_s(of_profile("dl2", episode), episode) > 0
-    assert recorded.episode("train", 5) == recorded.episode("train", 5)
+    assert facts(recorded.episode("train", 5)) == facts(recorded.episode("train", 5))
 
 
 def changed(line: str, **job: Any) -> str:
@@ -91,7 +93,7 @@ def test_a_size_that_nobody_measured_is_told_to_nobody(lines: list[str]) -> None
     """It is simulated as fast as the nearest that was."""
     few = [{"ps": 1, "workers": 1, "rate": 2.0}, {"ps": 1, "workers": 3, "rate": 5.0}]
     (work, *_) = recorded_of([changed(lines[0], speeds=few)]).jobs
-    speed = recorded_of([changed(lines[0], speeds=few)]).speeds.true_speed(work)
+    speed = recorded_speed(work, recorded_of([changed(lines[0], speeds=few)]).speeds)
     assert [speed.steps_per_s({"PS": 1, "Worker": w}) for w in (1, 2, 3, 9)] == [2.0, None, 5.0, None]
     assert [speed.rate({"PS": ("n",), "Worker": ("n",) * w}) for w in (1, 3, 9)] == [2.0, 5.0, 5.0]
 

@@ -17,7 +17,7 @@ from elastic_tfjob.simulation.formats import parse_csv
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel, LinearTrueSpeed
+from elastic_tfjob.simulation.speed_models.base import LINEAR, LinearTrueSpeed
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node, workers
@@ -446,9 +446,7 @@ def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> RunResult:
     head = "job_id,submit_s,duration_s,num_gpus,min_workers,max_workers,deadline_s\n"
     jobs = parse_csv(head + rows, "x")[0].jobs
     chosen = build(profile, parse_profile(profile, {"oracle": True, "place": "count", **settings}))
-    return Simulation(
-        jobs, uniform_cluster(1, gpus, 0, 0), LinearSpeedModel(), chosen, costs=Costs(1, ((inf, 1),), 1)
-    ).run()
+    return Simulation(jobs, uniform_cluster(1, gpus, 0, 0), LINEAR, chosen, costs=Costs(1, ((inf, 1),), 1)).run()
 
 
 @pytest.mark.parametrize("seed", range(3))

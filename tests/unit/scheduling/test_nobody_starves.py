@@ -15,7 +15,7 @@ from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 PAUSE_S = 1.0
@@ -43,7 +43,7 @@ def simulated(profile: str, jobs: list[WorkloadJob], *, oracle: bool) -> RunResu
     costs = Costs(PAUSE_S, ((inf, PAUSE_S),), PAUSE_S, PAUSE_S)
     made = build(profile, parse_profile(profile, {"oracle": oracle}))
     cluster = uniform_cluster(2, ACCELERATORS // 2, 8, 0)
-    return Simulation(jobs, cluster, LinearSpeedModel(), made, costs=costs).run()
+    return Simulation(jobs, cluster, LINEAR, made, costs=costs).run()
 
 
 def at_its_least_s(job: WorkloadJob) -> float:

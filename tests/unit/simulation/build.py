@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, SpeedModel
+from elastic_tfjob.simulation.speed_models.base import FIXED, SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 
@@ -34,9 +34,7 @@ def simulate(
     **more: Any,
 ) -> RunResult:
     chosen = build(profile, parse_profile(profile, parameters or {}))
-    return Simulation(
-        jobs, uniform_cluster(nodes, gpus, cpus, 0), speed_model or FixedSpeedModel(), chosen, **more
-    ).run()
+    return Simulation(jobs, uniform_cluster(nodes, gpus, cpus, 0), speed_model or FIXED, chosen, **more).run()
 
 
 def finishes(outcome: RunResult) -> dict[str, float | None]:

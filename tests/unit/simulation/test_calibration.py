@@ -6,7 +6,7 @@ import pytest
 
 from elastic_tfjob.simulation.report import errors_cdf
 from elastic_tfjob.simulation.result import Compared, RunResult
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.utilisation import by_cause
 
@@ -35,7 +35,7 @@ def test_a_speed_of_which_nothing_is_known_is_not_compared() -> None:
 
 def test_each_change_is_compared_with_what_the_job_does_until_the_next_one() -> None:
     jobs = [work("long", 0, 2000, gpus=2, low=1, high=2), work("short", 500, 300, gpus=2, low=1, high=2)]
-    outcome = simulate("optimus", jobs, gpus=2, speed_model=LinearSpeedModel(), parameters=TOLD)
+    outcome = simulate("optimus", jobs, gpus=2, speed_model=LINEAR, parameters=TOLD)
     assert causes(outcome)["all"] == sum(n for cause, n in causes(outcome).items() if cause != "all") > 2
     assert all(each.measured_steps_per_s == pytest.approx(each.expected_steps_per_s) for each in outcome.compared)
 

@@ -12,8 +12,8 @@ from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.live_jobs import arrive
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.scenario import HOUR_S, InferencePool
-from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
+from elastic_tfjob.simulation.speed_models.base import FIXED, LINEAR, SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.summary import summarise
 
 from ..scheduling.invariants import violations
@@ -75,9 +75,7 @@ def test_an_interval_without_on_change_waits_for_its_multiple() -> None:
 def test_an_elastic_job_grows_when_another_ends_and_pays_for_it() -> None:
     """Linear, 2 GPUs. Both run on 1; b ends at 10, a has 10 of 20 left, pauses 1 and runs at 2/s: 16."""
     jobs = [work("a", 0, 20, high=2), work("b", 0, 10, high=2)]
-    outcome = simulate(
-        "drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(rescale_s=1), check=no_violation
-    )
+    outcome = simulate("drf", jobs, gpus=2, speed_model=LINEAR, costs=Costs(rescale_s=1), check=no_violation)
     assert finishes(outcome) == {"a": 16, "b": 10}
     assert sum(r.rescales for r in outcome.records) == 1
 
@@ -86,7 +84,7 @@ def test_a_change_during_a_pause_does_not_end_that_pause() -> None:
     """b ends at 3: a, which has yet to start until 12, grows to 2 GPUs then. A pause of 1 s would end at 4."""
     jobs = [work("a", 0, 20, high=2), work("b", -11, 2, high=1)]
     outcome = simulate(
-        "drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(start_s=12, rescale_s=1), check=no_violation
+        "drf", jobs, gpus=2, speed_model=LINEAR, costs=Costs(start_s=12, rescale_s=1), check=no_violation
     )
     assert finishes(outcome) == {"a": 12 + 10, "b": 3}
 
@@ -94,7 +92,7 @@ def test_a_change_during_a_pause_does_not_end_that_pause() -> None:
 def test_a_change_at_the_end_of_a_pause_ends_with_its_own() -> None:
     """b ends at 11.5, when a has half a second of its start left: the change takes a second from then."""
     jobs = [work("a", 0, 20, high=2), work("b", -2.5, 2, high=1)]
-    outcome = simulate("drf", jobs, gpus=2, speed_model=LinearSpeedModel(), costs=Costs(start_s=12, rescale_s=1))
+    outcome = simulate("drf", jobs, gpus=2, speed_model=LINEAR, costs=Costs(start_s=12, rescale_s=1))
     assert finishes(outcome) == {"a": 12.5 + 10, "b": 11.5}
 
 
@@ -106,7 +104,7 @@ def test_deadlines_are_counted_of_all_jobs_that_have_one() -> None:
 def test_contending_containers_share_the_cpus() -> None:
     """1 CPU; a alone 0-2, then with b at half speed. b wants 2 s: done at 6 (a has then done 4 of 5), a at 7."""
     jobs = [work("a", 0, 5, cpu=100, cpu_demand=1.0), work("b", 2, 2, cpu=100, cpu_demand=1.0)]
-    outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CpuShareSpeedModel())
+    outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CPU_SHARE)
     assert finishes(outcome) == {"a": 7, "b": 6}
 
 
@@ -139,9 +137,7 @@ def test_estimate_noise_is_in_the_steps_that_a_policy_is_told() -> None:
     def run(sigma: float) -> RunResult:
         noise = Noise(estimate=sigma)
         told = {"oracle": True}
-        return simulate(
-            "optimus", jobs, nodes=2, gpus=8, speed_model=LinearSpeedModel(), parameters=told, noise=noise, seed=3
-        )
+        return simulate("optimus", jobs, nodes=2, gpus=8, speed_model=LINEAR, parameters=told, noise=noise, seed=3)
 
     true, misled, again = run(0.0), run(1.0), run(1.0)
     assert finishes(true) != finishes(misled) == finishes(again)
@@ -154,7 +150,7 @@ def test_one_error_goes_for_the_steps_and_the_duration_that_are_told(oracle: boo
     live = arrive(
         work("a", 0, 100, estimated_s=70),
         0,
-        speed_model=FixedSpeedModel(),
+        speed_model=FIXED,
         profile=build("sjf", parse_profile("sjf", {"oracle": oracle})),
         noise=Noise(estimate=0.5),
         random=Random(1),
@@ -164,7 +160,7 @@ def test_one_error_goes_for_the_steps_and_the_duration_that_are_told(oracle: boo
     assert live.spec.duration_s == (live.spec.total_steps if oracle else 70)
 
 
-@pytest.mark.parametrize("speed_model", [FixedSpeedModel(), CpuShareSpeedModel()])
+@pytest.mark.parametrize("speed_model", [FIXED, CPU_SHARE])
 def test_speeds_that_stray_every_so_often_even_out(speed_model: SpeedModel) -> None:
     """A thousand draws are as fast as their mean, exp(sigma^2 / 2), and the same under each profile."""
 
@@ -208,9 +204,7 @@ def test_profiles_bear_estimates_and_speeds_that_are_far_off() -> None:
     jobs = [work(f"j{k}", 5 * k, 50, cpu=100, high=3, deadline_s=5 * k + 90) for k in range(10)]
     noise = Noise(speed=0.5, speed_every_s=7, estimate=1.0)
     for profile in PROFILES:
-        outcome = simulate(
-            profile, jobs, nodes=2, gpus=2, cpus=4, speed_model=LinearSpeedModel(), noise=noise, check=no_violation
-        )
+        outcome = simulate(profile, jobs, nodes=2, gpus=2, cpus=4, speed_model=LINEAR, noise=noise, check=no_violation)
         assert None not in finishes(outcome).values(), profile
 
 

@@ -22,8 +22,8 @@ from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import PS_CPU
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PS_FORMULA
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -95,10 +95,10 @@ def within(pairs: list[tuple[float, float]]) -> float:
 # What is true at another size is by the CPU that replicas hold, so they do not share it here. Where they do it depends
 # on nodes, too: what came of such changes is in the benchmark of a common mix.
 CASES: tuple[tuple[SpeedModel, str, dict[str, Any]], ...] = (
-    (PsSpeedModel(), "kips", {}),
-    (PsSpeedModel(), "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
-    (PsCpuSpeedModel(), "kips", {"share_cpu": False}),
-    (PsCpuSpeedModel(), "optimus", {"sample_points": 0, "cooldown_s": 60.0}),
+    (PS_FORMULA, "kips", {}),
+    (PS_FORMULA, "optimus", {"sample_points": 8, "cooldown_s": 60.0}),
+    (PS_CPU, "kips", {"share_cpu": False}),
+    (PS_CPU, "optimus", {"sample_points": 0, "cooldown_s": 60.0}),
 )
 MOST_OFF = {"measured": 0.01, "fitted": 0.05, "history": 0.12, "utilisation": 0.3, "prior": 1.0}
 """Median errors that are held; measured ones are far below (see docs/designs/decision-core.md)."""

@@ -13,8 +13,8 @@ from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.scenario import node_changes
-from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
+from elastic_tfjob.simulation.speed_models.base import LINEAR
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, PS_CPU
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 from ..scheduling.invariants import violations
@@ -66,7 +66,7 @@ def test_an_elastic_job_goes_on_with_what_is_left() -> None:
     jobs = [work("a", 0, 20, gpus=1, low=1, high=2)]
     costs = Costs(restart_s=((math.inf, 2),), checkpoint_interval_s=1.5)
     outcome = simulate(
-        "drf", jobs, nodes=2, costs=costs, speed_model=LinearSpeedModel(), node_changes=[lost(2)], check=no_violation
+        "drf", jobs, nodes=2, costs=costs, speed_model=LINEAR, node_changes=[lost(2)], check=no_violation
     )
     assert finishes(outcome) == {"a": 2 + 2 + 17}
     assert outcome.records[0].lost_steps == 1
@@ -94,7 +94,7 @@ def test_containers_share_what_is_left() -> None:
         nodes=2,
         gpus=2,
         cpus=1,
-        speed_model=CpuShareSpeedModel(),
+        speed_model=CPU_SHARE,
         parameters={"place": "spread"},
         node_changes=[lost(2)],
     )
@@ -108,9 +108,7 @@ def test_with_speed_that_follows_cpu_its_program_starts_anew() -> None:
     job = WorkloadJob("a", 0, groups, total_steps=1000.0, model="digits")
     costs = Costs(restart_s=((math.inf, 2),), boot_cpu_s=5)
     calm, robbed = (
-        simulate(
-            "fixed", [job], nodes=3, cpus=1, gpus=0, speed_model=PsCpuSpeedModel(), costs=costs, node_changes=changes
-        )
+        simulate("fixed", [job], nodes=3, cpus=1, gpus=0, speed_model=PS_CPU, costs=costs, node_changes=changes)
         for changes in ([], [lost(10)])
     )
     undisturbed = finishes(calm)["a"]

@@ -14,7 +14,7 @@ from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel, PsCpuTrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import PS_CPU, PsCpuTrueSpeed
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -35,7 +35,7 @@ def job(
 
 
 def true_speed(**more: Any) -> PsCpuTrueSpeed:
-    made = PsCpuSpeedModel().true_speed(job(**more))
+    made = PS_CPU.true_speed(job(**more))
     assert isinstance(made, PsCpuTrueSpeed)
     return made
 
@@ -50,9 +50,7 @@ def test_speeds_that_stray_every_so_often_even_out() -> None:
     def took(noise: Noise) -> float:
         jobs = [job(steps=1e5, high=4), job("k", 50, 1e3)]
         costs = Costs(boot_cpu_s=12.0, rescale_s=1.0)
-        outcome = simulate(
-            "drf", jobs, nodes=2, gpus=0, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, noise=noise
-        )
+        outcome = simulate("drf", jobs, nodes=2, gpus=0, cpus=2, speed_model=PS_CPU, costs=costs, noise=noise)
         return finishes(outcome)["j"] or 0.0
 
     every = Noise(speed=0.5, speed_every_s=took(Noise()) / 1000)
@@ -92,7 +90,7 @@ def test_no_replica_uses_more_cpu_than_its_demand() -> None:
 
 def test_a_start_takes_the_cpu_time_of_a_process() -> None:
     """5 CPU-seconds at 0.5 CPUs are 10 s; then 100 steps of 0.176 s. The CPU of both replicas is used in the start."""
-    outcome = simulate("fixed", [job()], cpus=1, speed_model=PsCpuSpeedModel(), costs=Costs(boot_cpu_s=5))
+    outcome = simulate("fixed", [job()], cpus=1, speed_model=PS_CPU, costs=Costs(boot_cpu_s=5))
     assert finishes(outcome)["j"] == pytest.approx(10 + 17.6)
     assert summarise(outcome, 1).cpu_used == pytest.approx((10 + 100 * 0.088) / 27.6)
 
@@ -103,7 +101,7 @@ def test_kips_lends_idle_cpu_in_place() -> None:
         "kips",
         [job(cpu_demand=1.0)],
         cpus=2,
-        speed_model=PsCpuSpeedModel(),
+        speed_model=PS_CPU,
         costs=Costs(boot_cpu_s=5),
         check=no_violation,
     )
@@ -119,7 +117,7 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
     0.08 + 0.032 s a step."""
     jobs = [job("a", high=1), job("b", steps=1000, high=2)]
     outcome = simulate(
-        "drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=Costs(boot_cpu_s=5, rescale_s=1), check=no_violation
+        "drf", jobs, cpus=2, speed_model=PS_CPU, costs=Costs(boot_cpu_s=5, rescale_s=1), check=no_violation
     )
     assert finishes(outcome)["a"] == pytest.approx(27.6)
     done = 100 + 20 / 0.176 * 0.55
@@ -145,7 +143,7 @@ def test_nobody_loses_steps_where_another_ends_whose_room_it_waits_for(
         "optimus",
         jobs,
         cpus=3,
-        speed_model=PsCpuSpeedModel(),
+        speed_model=PS_CPU,
         costs=Costs(boot_cpu_s=boot_cpu_s, rescale_s=1),
         parameters={"interval_s": 5},
     )
@@ -158,7 +156,7 @@ def test_a_replica_that_stays_may_start_its_next_program_for_less() -> None:
     which the kept one has on average 0.1 CPU less: 0.8 / (10/11) of its pace."""
     jobs = [job("a", high=1), job("b", steps=1000, high=2)]
     costs = Costs(boot_cpu_s=5, boot_kept_cpu_s=1, rescale_s=1)
-    outcome = simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, check=no_violation)
+    outcome = simulate("drf", jobs, cpus=2, speed_model=PS_CPU, costs=costs, check=no_violation)
     assert finishes(outcome)["a"] == pytest.approx(27.6)
     done = 100 + 10 / 0.176 * 0.88
     assert finishes(outcome)["b"] == pytest.approx(27.6 + 10 + 1 + (1000 - done) * 0.112)
@@ -167,7 +165,7 @@ def test_a_replica_that_stays_may_start_its_next_program_for_less() -> None:
 def test_where_all_replicas_start_for_as_much_nothing_changes() -> None:
     jobs = [job("a", high=1), job("b", steps=1000, high=2)]
     one, other = (
-        simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs)
+        simulate("drf", jobs, cpus=2, speed_model=PS_CPU, costs=costs)
         for costs in (Costs(boot_cpu_s=0, rescale_s=1), Costs(boot_cpu_s=0, boot_kept_cpu_s=0, rescale_s=1))
     )
     assert finishes(one) == finishes(other)
@@ -183,7 +181,7 @@ def test_a_change_during_a_start_does_not_have_the_job_train_before(costs: Costs
     goes on; the program starts anew, and nothing trains beside it."""
     jobs = [job("a", steps=1000, high=2), job("b", at=-100, steps=1, high=1)]
     jobs[1] = replace(jobs[1], submit_s=3 - (12 if costs.start_s else 10) - 0.176)
-    outcome = simulate("drf", jobs, cpus=2, speed_model=PsCpuSpeedModel(), costs=costs, check=no_violation)
+    outcome = simulate("drf", jobs, cpus=2, speed_model=PS_CPU, costs=costs, check=no_violation)
     ends = finishes(outcome)
     assert ends["b"] == pytest.approx(3)
     assert ends["a"] == pytest.approx(starts_s + 1000 * 0.112)
@@ -195,8 +193,8 @@ def test_a_policy_that_is_told_speeds_still_knows_them_once_the_job_runs() -> No
     groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
     work = WorkloadJob("j", 0.0, groups, total_steps=1e6, model="dssm", deadline_s=1200.0)
     profile = build("deadline", parse_profile("deadline", {"place": "count", "oracle": True}))
-    outcome = Simulation([work], uniform_cluster(8, 0, 16, 0), PsCpuSpeedModel(), profile).run()
-    best = PsCpuSpeedModel().true_speed(work).steps_per_s({WORKER: 7, PS: 1})
+    outcome = Simulation([work], uniform_cluster(8, 0, 16, 0), PS_CPU, profile).run()
+    best = PS_CPU.true_speed(work).steps_per_s({WORKER: 7, PS: 1})
     assert best is not None
     assert outcome.records[0].rescales == 0
     assert outcome.records[0].finish_s == pytest.approx(1e6 / best)
@@ -209,7 +207,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> Non
         "kips",
         jobs,
         cpus=2.0,
-        speed_model=PsCpuSpeedModel(),
+        speed_model=PS_CPU,
         costs=Costs(boot_cpu_s=5, rescale_s=1),
         parameters={"patience_s": 0, "prepare_cpu_s": 5},
         check=no_violation,
@@ -226,7 +224,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> Non
         "drf",
         [job("a", steps=320, workers=3, high=3), job("b", at=30, steps=100)],
         cpus=2.0,
-        speed_model=PsCpuSpeedModel(),
+        speed_model=PS_CPU,
         costs=Costs(boot_cpu_s=5, rescale_s=1),
         check=no_violation,
     )
@@ -251,7 +249,7 @@ def test_of_a_silent_job_nothing_is_known_while_it_trains(silent: float, *, grow
     jobs = [WorkloadJob("a", 0.0, groups, duration_s=5000.0, model="digits")]
     kips = build("kips", parse_profile("kips", {}))
     noise = Noise(silent=silent)
-    outcome = Watched(jobs, uniform_cluster(8, 0, 1, 64), PsCpuSpeedModel(), kips, noise=noise).run()
+    outcome = Watched(jobs, uniform_cluster(8, 0, 1, 64), PS_CPU, kips, noise=noise).run()
     assert outcome.records[0].finish_s is not None
     assert (outcome.changes["grow"] > 0) is grows
     assert any(any(each) for each in heard) is grows

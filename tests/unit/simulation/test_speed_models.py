@@ -12,16 +12,16 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
 from elastic_tfjob.simulation.live_job import Noise
 from elastic_tfjob.simulation.live_jobs import arrive
-from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel
-from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel, tables
+from elastic_tfjob.simulation.speed_models.base import FIXED, linear_speed
+from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow, tables
 from elastic_tfjob.simulation.speed_models.pollux import (
+    POLLUX,
     Application,
-    PolluxSpeedModel,
     PolluxTrueSpeed,
     application,
     between,
 )
-from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel, samples_per_s
+from elastic_tfjob.simulation.speed_models.ps import MODELS, PS_FORMULA, ps_measured, samples_per_s
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 
 from .build import work
@@ -32,25 +32,23 @@ def on(*nodes: str, ps: int = 0) -> dict[str, tuple[str, ...]]:
 
 
 def test_fixed_is_one_step_a_second() -> None:
-    true_speed = FixedSpeedModel().true_speed(work("j", 0, 12))
+    true_speed = FIXED.true_speed(work("j", 0, 12))
     assert (true_speed.total_steps, true_speed.rate(on("a", "b"))) == (12, 1)
 
 
 def test_linear_with_a_loss_per_worker_beyond_the_declared() -> None:
     """Declared 2; 4 workers at a loss of 20 %: (2 + 2 * 0.8) / 2 = 1.8."""
-    true_speed = LinearSpeedModel(loss=0.2).true_speed(work("j", 0, 12, gpus=2, high=4))
+    true_speed = linear_speed(work("j", 0, 12, gpus=2, high=4), loss=0.2)
     assert [true_speed.steps_per_s({WORKER: n}) for n in (1, 2, 4)] == [0.5, 1.0, pytest.approx(1.8)]
 
 
 @pytest.mark.parametrize("points", [3, 5, 99])
 def test_a_policy_that_measures_sizes_measures_those_that_a_table_has(points: int) -> None:
     """The table has 1, 2, 4, ... 64 of 1 to 64: few of those drawn are among them."""
-    model, (kind, name, batch) = ElasticFlowSpeedModel(), next(iter(tables()))
+    kind, name, batch = next(iter(tables()))
     job = replace(work("j", 0, 100, gpus=1, low=1, high=64), model=name, batch_size=batch)
     profile = build("optimus", parse_profile("optimus", {"sample_points": points}))
-    live = arrive(
-        job, 0, speed_model=replace(model, accelerator=kind), profile=profile, noise=Noise(), random=Random(1), now=0.0
-    )
+    live = arrive(job, 0, speed_model=elasticflow(kind), profile=profile, noise=Noise(), random=Random(1), now=0.0)
     has = [n for n in tables()[kind, name, batch] if n <= 64]
     assert len(live.seen) == min(points, len(has))
     assert {workers for _, workers in live.seen} <= {*has}
@@ -72,13 +70,13 @@ class TestPs:
         assert MODELS["vgg-16"].samples_per_s(16, 16) == pytest.approx(MODELS["vgg-16"].samples_per_s(12, 12))
 
     def test_work_from_a_duration_at_the_declared_size(self) -> None:
-        true_speed = PsSpeedModel().true_speed(self.ps_job(duration_s=100.0))
+        true_speed = PS_FORMULA.true_speed(self.ps_job(duration_s=100.0))
         assert true_speed.total_steps == pytest.approx(100 * MODELS["vgg-16"].samples_per_s(2, 4))
         assert true_speed.rate(on("a", "a", "b", "b", ps=2)) == true_speed.steps_per_s({PS: 2, WORKER: 4})
 
     def test_an_unknown_model_is_named_with_those_there_are(self) -> None:
         with pytest.raises(ValueError, match="job j: the speed model ps knows no model '', only resnet-50, vgg-16"):
-            PsSpeedModel().true_speed(work("j", 0, 1))
+            PS_FORMULA.true_speed(work("j", 0, 1))
 
 
 class TestPsMeasured:
@@ -125,7 +123,7 @@ class TestPsMeasured:
     def test_a_policy_is_told_the_truth_or_the_fit_of_optimus(self) -> None:
         job = WorkloadJob("j", 0, (fixed_group(PS, Resources(), 2), fixed_group(WORKER, Resources(), 4)), 100.0)
         job = replace(job, model="vgg-16")
-        told, fit = (PsMeasuredSpeedModel(told=told).true_speed(job) for told in ("truth", "fit"))
+        told, fit = (ps_measured(told=told).true_speed(job) for told in ("truth", "fit"))
         assert told.total_steps == fit.total_steps == pytest.approx(100 * samples_per_s("vgg-16", 2, 4))
         assert told.rate(on("a", "a", "b", "b", ps=2)) == fit.rate(on("a", "a", "b", "b", ps=2))
         assert told.steps_per_s({PS: 2, WORKER: 4}) == samples_per_s("vgg-16", 2, 4)
@@ -133,26 +131,26 @@ class TestPsMeasured:
 
     def test_what_it_does_not_know_is_named(self) -> None:
         with pytest.raises(ValueError, match="the speed model ps-measured knows no model '', only resnet-50, vgg-16"):
-            PsMeasuredSpeedModel().true_speed(work("j", 0, 1))
+            ps_measured().true_speed(work("j", 0, 1))
         with pytest.raises(ValueError, match="needs steps, or a duration and at least 1 PS and 1 worker"):
-            PsMeasuredSpeedModel().true_speed(replace(work("j", 0, 1), model="wlm"))
+            ps_measured().true_speed(replace(work("j", 0, 1), model="wlm"))
 
 
 class TestElasticFlow:
     def test_the_table_and_idle_accelerators(self) -> None:
-        true_speed = ElasticFlowSpeedModel().true_speed(work("j", 0, model="bert", batch_size=64, total_steps=100.0))
+        true_speed = elasticflow().true_speed(work("j", 0, model="bert", batch_size=64, total_steps=100.0))
         rates = tables()["A100", "bert", 64]
         assert true_speed.rate(on("a", "b")) == rates[2] == true_speed.steps_per_s({WORKER: 2})
         assert true_speed.rate(on("a", "b", "c")) == rates[2]
         assert true_speed.steps_per_s({WORKER: 3}) is None
 
     def test_more_than_is_good_is_as_slow_as_measured(self) -> None:
-        true_speed = ElasticFlowSpeedModel().true_speed(work("j", 0, model="ncf", batch_size=32768, total_steps=1.0))
+        true_speed = elasticflow().true_speed(work("j", 0, model="ncf", batch_size=32768, total_steps=1.0))
         assert true_speed.rate(on(*"a" * 64)) < true_speed.rate(on("a"))
 
     def test_an_unknown_model_is_named(self) -> None:
         with pytest.raises(ValueError, match="no measured speed of 'lenet' at batch size 8"):
-            ElasticFlowSpeedModel().true_speed(work("j", 0, model="lenet", batch_size=8, total_steps=1.0))
+            elasticflow().true_speed(work("j", 0, model="lenet", batch_size=8, total_steps=1.0))
 
 
 class TestPollux:
@@ -195,15 +193,15 @@ class TestPollux:
 
     def test_every_shipped_application_has_what_it_needs(self) -> None:
         for name, batch in {"bert": 384, "cifar10": 2048, "deepspeech2": 320, "imagenet": 3200, "ncf": 32768}.items():
-            true_speed = PolluxSpeedModel().true_speed(work("j", 0, model=name, batch_size=batch))
+            true_speed = POLLUX.true_speed(work("j", 0, model=name, batch_size=batch))
             assert math.isfinite(true_speed.total_steps)
             assert true_speed.rate(on("a")) > 0
 
     def test_wrong_applications_and_batches_are_named(self) -> None:
         with pytest.raises(ValueError, match="no application 'gpt'"):
-            PolluxSpeedModel().true_speed(work("j", 0, model="gpt"))
+            POLLUX.true_speed(work("j", 0, model="gpt"))
         with pytest.raises(ValueError, match="bert was measured at batch sizes 12 to 384, not 1"):
-            PolluxSpeedModel().true_speed(work("j", 0, model="bert", batch_size=1))
+            POLLUX.true_speed(work("j", 0, model="bert", batch_size=1))
 
 
 def test_loss_curve() -> None:

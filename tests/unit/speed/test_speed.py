@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls as reference_nnls
 
 from elastic_tfjob.speed.model import Table, predict
-from elastic_tfjob.speed.optimus import Observation, believe, fit, learn, nnls
+from elastic_tfjob.speed.optimus import believe, fit, nnls
 
 SYNC = (0.4, 0.02, 0.01, 0.003, 0.002)
 ASYNC = (0.3, 0.05, 0.02, 0.01)
@@ -62,16 +62,15 @@ def test_a_measured_size_overrides_the_fit() -> None:
 
 
 def test_without_confidence_the_nearest_measured_size_speaks() -> None:
-    belief = learn([Observation(1, 1, 2.0), Observation(1, 4, 5.0)])
+    belief = believe({(1, 1): 2.0, (1, 4): 5.0})
     assert belief.fit is None
     assert belief.steps_per_s({"PS": 1, "Worker": 5}) == 5.0
     assert belief.steps_per_s({"PS": 2, "Worker": 1}) == 2.0
 
 
-def test_nothing_seen_is_nothing_known_and_later_observations_replace_earlier() -> None:
-    assert learn([]).steps_per_s({"Worker": 1}) is None
-    assert learn([Observation(0, 0, 5.0), Observation(1, 1, 0.0)]).measured == {}
-    assert learn([Observation(1, 1, 1.0), Observation(1, 1, 3.0)]).steps_per_s({"PS": 1, "Worker": 1}) == 3.0
+def test_nothing_seen_is_nothing_known() -> None:
+    assert believe({}).steps_per_s({"Worker": 1}) is None
+    assert believe({(0, 0): 5.0, (1, 1): 0.0}).measured == {}
 
 
 @settings(max_examples=40)

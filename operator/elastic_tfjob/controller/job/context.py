@@ -13,8 +13,8 @@ from elastic_tfjob.controller.job.decision import (
     CHANGES,
     Action,
     Count,
+    DeleteOwned,
     DeletePod,
-    DeleteService,
     Event,
     Observed,
     ReconcileSettings,
@@ -129,7 +129,7 @@ class ReconcileContext:
     def delete_services(self, names: set[str]) -> None:
         """Deletes the job's services with these names."""
         self.actions += [
-            DeleteService(service.name, service.uid)
+            DeleteOwned("Service", service.name, service.uid)
             for service in self.services
             if service.name in names and not service.terminating
         ]

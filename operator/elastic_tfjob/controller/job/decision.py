@@ -150,9 +150,10 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteService:
-    """Delete a service."""
+class DeleteOwned:
+    """Delete one of the job's other objects."""
 
+    kind: Literal["Service", "PodGroup", "PodDisruptionBudget"]
     name: str
     uid: str
 
@@ -171,22 +172,6 @@ class UpdatePodGroup:
 
     name: str
     spec: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePodGroup:
-    """Delete the job's PodGroup."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteBudget:
-    """Delete the job's PodDisruptionBudget."""
-
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +212,9 @@ Action = (
     Create
     | TryPods
     | DeletePod
-    | DeleteService
+    | DeleteOwned
     | AdoptService
     | UpdatePodGroup
-    | DeletePodGroup
-    | DeleteBudget
     | DeleteJob
     | SendCommand
     | ResizePod

@@ -11,7 +11,7 @@ from typing import Any, Final
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, SchedulingPolicy, TFJobSpec
 from elastic_tfjob.controller.job.context import ReconcileContext
-from elastic_tfjob.controller.job.decision import Create, DeleteBudget, DeletePodGroup, Event, UpdatePodGroup
+from elastic_tfjob.controller.job.decision import Create, DeleteOwned, Event, UpdatePodGroup
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import PodGroup
@@ -175,7 +175,7 @@ def _delete(ctx: ReconcileContext) -> bool:
     group = ctx.pod_group
     if group is None or group.owner != ctx.job.uid:
         return False
-    ctx.actions.append(DeletePodGroup(group.name, group.uid))
+    ctx.actions.append(DeleteOwned("PodGroup", group.name, group.uid))
     return True
 
 
@@ -230,4 +230,4 @@ def keep_budget(ctx: ReconcileContext) -> None:
         if ctx.budget is None:
             ctx.actions.append(Create(BUDGET, budget_name(ctx.job.name), partial(render_budget, ctx.job)))
     elif ctx.budget is not None and ctx.budget.owner == ctx.job.uid:
-        ctx.actions.append(DeleteBudget(ctx.budget.name, ctx.budget.uid))
+        ctx.actions.append(DeleteOwned("PodDisruptionBudget", ctx.budget.name, ctx.budget.uid))

@@ -15,7 +15,7 @@ from elastic_tfjob.api.tfjob import (
 from elastic_tfjob.controller.job import inject, owned
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
-from elastic_tfjob.controller.job.decision import AdmissionTrial, AdoptService, Count, Create, DeleteService
+from elastic_tfjob.controller.job.decision import AdmissionTrial, AdoptService, Count, Create, DeleteOwned
 from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
 from elastic_tfjob.controller.model.affinity import template_pin
 from elastic_tfjob.controller.model.annotations import position
@@ -227,7 +227,7 @@ def advance_services(ctx: ReconcileContext, name: str, wanted: Sequence[int]) ->
             continue
         if service.index not in wanted:
             if service.owner:
-                ctx.actions.append(DeleteService(service.name, service.uid))
+                ctx.actions.append(DeleteOwned("Service", service.name, service.uid))
         elif not service.owner:
             ctx.actions.append(AdoptService(service.name, service.uid))
     for index in wanted:

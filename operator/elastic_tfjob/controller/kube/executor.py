@@ -29,11 +29,9 @@ from elastic_tfjob.controller.job.decision import (
     Change,
     Create,
     Decision,
-    DeleteBudget,
     DeleteJob,
+    DeleteOwned,
     DeletePod,
-    DeletePodGroup,
-    DeleteService,
     Event,
     RefusedPod,
     ResizePod,
@@ -247,16 +245,12 @@ class Executor:
                 return self._try(job, action)
             case DeletePod():
                 return self._delete_pod(job, action)
-            case DeleteService(name, uid):
-                return self._delete(job, "Service", name, uid)
+            case DeleteOwned(kind, name, uid):
+                return self._delete(job, kind, name, uid)
             case AdoptService(name, uid):
                 return self._adopt(job, name, uid)
             case UpdatePodGroup(name, spec):
                 return self._update_pod_group(job, name, spec)
-            case DeletePodGroup(name, uid):
-                return self._delete(job, "PodGroup", name, uid)
-            case DeleteBudget(name, uid):
-                return self._delete(job, BUDGET, name, uid)
             case DeleteJob():
                 return self._delete_job(job)
             case SendCommand(name, uid, command):

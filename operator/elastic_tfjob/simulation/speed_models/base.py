@@ -1,7 +1,7 @@
 """The interface of speed models, and two simple ones: `fixed` (the duration in the trace) and `linear` (speed
 proportional to the number of workers)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,16 +27,14 @@ class TrueSpeed(Protocol):
         ...
 
 
-class SpeedModel(Protocol):
-    """A speed model. `contended`: a job's rate depends on the other jobs on its nodes (see NodeSpeeds in cpu.py)."""
+@dataclass(frozen=True, slots=True)
+class SpeedModel:
+    """A speed model. `true_speed` raises ValueError if the job lacks what the model needs. `contended`: a job's rate
+    depends on the other jobs on its nodes (see NodeSpeeds in cpu.py)."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def contended(self) -> bool: ...
-
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed: ...
+    name: str
+    true_speed: Callable[[WorkloadJob], TrueSpeed]
+    contended: bool = False
 
 
 # -- `fixed`: the duration in the trace, independent of size and placement ---------------------------------------------
@@ -44,26 +42,26 @@ class SpeedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedTrueSpeed:
-    """The duration in the trace at every size. One step is one second."""
+    """The same speed, `per_s` steps per second, at every size."""
 
     total_steps: float
+    per_s: float = 1.0
 
     def rate(self, placement: Placement) -> float:
-        return 1.0
+        return self.per_s
 
-    def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
-        return 1.0
+    def steps_per_s(self, counts: Mapping[str, int]) -> float:
+        return self.per_s
 
 
-@dataclass(frozen=True, slots=True)
-class FixedSpeedModel:
-    name: str = "fixed"
-    contended: bool = False
+def fixed_speed(job: WorkloadJob, name: str = "fixed") -> TrueSpeed:
+    """The duration in the trace at every size. One step is one second. `name`: the speed model, for the error."""
+    if job.duration_s is None:
+        raise ValueError(f"job {job.key}: the speed model {name} needs a duration")
+    return FixedTrueSpeed(job.duration_s)
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the speed model fixed needs a duration")
-        return FixedTrueSpeed(job.duration_s)
+
+FIXED = SpeedModel("fixed", fixed_speed)
 
 
 # -- `linear`: speed proportional to the number of workers -------------------------------------------------------------
@@ -91,14 +89,11 @@ class LinearTrueSpeed:
         return (min(workers, self.declared) + extra * (1 - self.loss)) / self.declared
 
 
-@dataclass(frozen=True, slots=True)
-class LinearSpeedModel:
-    loss: float = 0.0
-    name: str = "linear"
-    contended: bool = False
+def linear_speed(job: WorkloadJob, loss: float = 0.0) -> TrueSpeed:
+    if job.duration_s is None:
+        raise ValueError(f"job {job.key}: the speed model linear needs a duration")
+    declared = next((group.count for group in job.groups if group.type == WORKER), 1)
+    return LinearTrueSpeed(job.duration_s, max(declared, 1), loss)
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the speed model linear needs a duration")
-        declared = next((group.count for group in job.groups if group.type == WORKER), 1)
-        return LinearTrueSpeed(job.duration_s, max(declared, 1), self.loss)
+
+LINEAR = SpeedModel("linear", linear_speed)

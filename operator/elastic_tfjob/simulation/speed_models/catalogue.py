@@ -1,20 +1,13 @@
 """The speed models by name, and the default one for each workload format."""
 
-from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, LinearSpeedModel, SpeedModel
-from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel, PsCpuSpeedModel
-from elastic_tfjob.simulation.speed_models.elasticflow import ElasticFlowSpeedModel
-from elastic_tfjob.simulation.speed_models.pollux import PolluxSpeedModel
-from elastic_tfjob.simulation.speed_models.ps import PsMeasuredSpeedModel, PsSpeedModel
+from elastic_tfjob.simulation.speed_models.base import FIXED, LINEAR, SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, PS_CPU
+from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
+from elastic_tfjob.simulation.speed_models.pollux import POLLUX
+from elastic_tfjob.simulation.speed_models.ps import PS_FORMULA, ps_measured
 
 SPEED_MODELS: dict[str, SpeedModel] = {
-    "fixed": FixedSpeedModel(),
-    "linear": LinearSpeedModel(),
-    "ps": PsSpeedModel(),
-    "ps-measured": PsMeasuredSpeedModel(),
-    "ps-cpu": PsCpuSpeedModel(),
-    "pollux": PolluxSpeedModel(),
-    "elasticflow": ElasticFlowSpeedModel(),
-    "cpu-share": CpuShareSpeedModel(),
+    model.name: model for model in (FIXED, LINEAR, PS_FORMULA, ps_measured(), PS_CPU, POLLUX, elasticflow(), CPU_SHARE)
 }
 
 DEFAULT_SPEED_MODEL = {

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +22,7 @@ from elastic_tfjob.scheduling.snapshot import (
     ReplicaGroup,
     counts_of,
 )
-from elastic_tfjob.simulation.speed_models.base import FixedTrueSpeed, TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, fixed_speed
 from elastic_tfjob.simulation.speed_models.ps import MEASURED_TASKS, MODELS, PsModel
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -74,23 +75,13 @@ def used_of_held(
 # -- Containers that share a node's CPUs -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CpuShareSpeedModel:
-    """SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not limit their CPU use.
+CPU_SHARE = SpeedModel("cpu-share", partial(fixed_speed, name="cpu-share"), contended=True)
+"""SpeCon's setting (arXiv 2010.11307): short CPU-bound jobs whose requests do not limit their CPU use.
 
-    One step is one second at undisturbed speed. A node's CPUs are divided in proportion to the CPU that its containers
-    hold, which is their request unless a plan changes it; CPU that a container cannot use goes to the other containers.
-    A container's speed is proportional to the CPU that it gets; a job is as slow as its slowest container. NodeSpeeds
-    computes the shares.
-    """
-
-    name: str = "cpu-share"
-    contended: bool = True
-
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the speed model cpu-share needs a duration")
-        return FixedTrueSpeed(job.duration_s)
+One step is one second at undisturbed speed. A node's CPUs are divided in proportion to the CPU that its containers
+hold, which is their request unless a plan changes it; CPU that a container cannot use goes to the other containers. A
+container's speed is proportional to the CPU that it gets; a job is as slow as its slowest container. NodeSpeeds
+computes the shares."""
 
 
 # -- `ps-cpu`: parameter-server training in which speed is proportional to the CPU that replicas hold ------------------
@@ -165,27 +156,24 @@ class PsCpuTrueSpeed:
         return min(held_cores, most)
 
 
-@dataclass(frozen=True, slots=True)
-class PsCpuSpeedModel:
-    """The speed model `ps-cpu`. A job's work is its steps, or else the steps that its declared size does in its
+def ps_cpu_speed(job: WorkloadJob) -> PsCpuTrueSpeed:
+    """The job's speed under `ps-cpu`. Its work is its steps, or else the steps that its declared size does in its
     duration with the CPU that it requests."""
+    model = CPU_MODELS.get(job.model)
+    if model is None:
+        raise ValueError(
+            f"job {job.key}: the speed model ps-cpu knows no model {job.model!r}, only {', '.join(CPU_MODELS)}"
+        )
+    speed = PsCpuTrueSpeed(job.total_steps or 0.0, model, job.groups, job.cpu_demand)
+    if job.total_steps is not None:
+        return speed
+    rate = speed.steps_per_s({group.type: group.count for group in job.groups})
+    if job.duration_s is None or rate <= 0:
+        raise ValueError(f"job {job.key}: needs steps, or a duration and at least 1 PS and 1 worker with CPU")
+    return PsCpuTrueSpeed(job.duration_s * rate, model, job.groups, job.cpu_demand)
 
-    name: str = "ps-cpu"
-    contended: bool = False
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        model = CPU_MODELS.get(job.model)
-        if model is None:
-            raise ValueError(
-                f"job {job.key}: the speed model ps-cpu knows no model {job.model!r}, only {', '.join(CPU_MODELS)}"
-            )
-        speed = PsCpuTrueSpeed(job.total_steps or 0.0, model, job.groups, job.cpu_demand)
-        if job.total_steps is not None:
-            return speed
-        rate = speed.steps_per_s({group.type: group.count for group in job.groups})
-        if job.duration_s is None or rate <= 0:
-            raise ValueError(f"job {job.key}: needs steps, or a duration and at least 1 PS and 1 worker with CPU")
-        return PsCpuTrueSpeed(job.duration_s * rate, model, job.groups, job.cpu_demand)
+PS_CPU = SpeedModel("ps-cpu", ps_cpu_speed)
 
 
 # -- Effects of nodes on the speed of their jobs: accelerator speed, and CPUs shared by containers ---------------------

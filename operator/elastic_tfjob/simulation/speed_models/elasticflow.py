@@ -5,11 +5,11 @@ import csv
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 from elastic_tfjob.scheduling.snapshot import WORKER, Placement
-from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 Rates = Mapping[int, float]
@@ -44,34 +44,31 @@ class TabledTrueSpeed:
         return self.rates.get(counts.get(WORKER, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticFlowSpeedModel:
+def elasticflow_speed(job: WorkloadJob, accelerator: str | None = None) -> TrueSpeed:
+    types = [accelerator] if accelerator else ["A100", "T4"]
+    for type_ in types:
+        rates = tables().get((type_, job.model, job.batch_size))
+        if rates is not None:
+            break
+    else:
+        known = sorted(f"{m} at {b} on {t}" for t, m, b in tables() if t in types)
+        raise ValueError(
+            f"job {job.key}: no measured speed of {job.model!r} at batch size {job.batch_size}; "
+            f"there is {', '.join(known)}"
+        )
+    positive = {n: rate for n, rate in rates.items() if rate > 0}
+    if job.total_steps is not None:
+        return TabledTrueSpeed(job.total_steps, positive)
+    if job.duration_s is None:
+        raise ValueError(f"job {job.key}: the speed model elasticflow needs iterations or a duration")
+    held = sum(group.count for group in job.groups if group.type == WORKER)
+    return TabledTrueSpeed(job.duration_s * rate_with(positive, max(held, 1)), positive)
+
+
+def elasticflow(accelerator: str | None = None) -> SpeedModel:
     """The speed model. `accelerator` None: each job uses the first type, A100 before T4, whose table has its model and
     batch size."""
-
-    accelerator: str | None = None
-    name: str = "elasticflow"
-    contended: bool = False
-
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        types = [self.accelerator] if self.accelerator else ["A100", "T4"]
-        for type_ in types:
-            rates = tables().get((type_, job.model, job.batch_size))
-            if rates is not None:
-                break
-        else:
-            known = sorted(f"{m} at {b} on {t}" for t, m, b in tables() if t in types)
-            raise ValueError(
-                f"job {job.key}: no measured speed of {job.model!r} at batch size {job.batch_size}; "
-                f"there is {', '.join(known)}"
-            )
-        positive = {n: rate for n, rate in rates.items() if rate > 0}
-        if job.total_steps is not None:
-            return TabledTrueSpeed(job.total_steps, positive)
-        if job.duration_s is None:
-            raise ValueError(f"job {job.key}: the speed model elasticflow needs iterations or a duration")
-        held = sum(group.count for group in job.groups if group.type == WORKER)
-        return TabledTrueSpeed(job.duration_s * rate_with(positive, max(held, 1)), positive)
+    return SpeedModel("elasticflow", partial(elasticflow_speed, accelerator=accelerator))
 
 
 def rate_with(rates: Rates, held: int) -> float:

@@ -17,7 +17,7 @@ from importlib.resources import files
 import numpy as np
 
 from elastic_tfjob.scheduling.snapshot import WORKER, Placement
-from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
@@ -207,21 +207,18 @@ class PolluxTrueSpeed:
         return min(atomic, int(self.app.max_batch / (replicas * (accumulated + 1)))), accumulated
 
 
-@dataclass(frozen=True, slots=True)
-class PolluxSpeedModel:
-    name: str = "pollux"
-    contended: bool = False
+def pollux_speed(job: WorkloadJob) -> TrueSpeed:
+    if job.model not in APPLICATIONS:
+        raise ValueError(
+            f"job {job.key}: the speed model pollux knows no application {job.model!r}, only {', '.join(APPLICATIONS)}"
+        )
+    app = application(job.model)
+    if not app.init_batch <= job.batch_size <= app.max_batch:
+        raise ValueError(
+            f"job {job.key}: {job.model} was measured at batch sizes "
+            f"{app.init_batch} to {app.max_batch}, not {job.batch_size}"
+        )
+    return PolluxTrueSpeed(app, job.batch_size, app.steps(job.batch_size))
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.model not in APPLICATIONS:
-            raise ValueError(
-                f"job {job.key}: the speed model pollux knows no application {job.model!r}, "
-                f"only {', '.join(APPLICATIONS)}"
-            )
-        app = application(job.model)
-        if not app.init_batch <= job.batch_size <= app.max_batch:
-            raise ValueError(
-                f"job {job.key}: {job.model} was measured at batch sizes "
-                f"{app.init_batch} to {app.max_batch}, not {job.batch_size}"
-            )
-        return PolluxTrueSpeed(app, job.batch_size, app.steps(job.batch_size))
+
+POLLUX = SpeedModel("pollux", pollux_speed)

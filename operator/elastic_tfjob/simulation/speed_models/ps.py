@@ -7,16 +7,16 @@ config_speed.txt); the median error is 2 to 7 %. `ps-measured` follows these mea
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import exp, log
 from random import Random
 from typing import Final, Literal
 
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Placement
-from elastic_tfjob.simulation.speed_models.base import TrueSpeed
+from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["SURFACES", "PsMeasuredSpeedModel", "PsMeasuredTrueSpeed", "samples_per_s"]
+__all__ = ["PS_FORMULA", "SURFACES", "PsMeasuredTrueSpeed", "ps_measured", "samples_per_s"]
 
 MEASURED_TASKS = 24
 """The maximum number of PSs and workers together of one job in DL2's measurements."""
@@ -75,29 +75,22 @@ class PsTrueSpeed:
         return self.model.samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class PsSpeedModel:
-    """The speed model `ps`. A job's work is its steps (samples), or else the steps that its declared size does in its
+def ps_speed(job: WorkloadJob) -> TrueSpeed:
+    """The job's speed under `ps`. Its work is its steps (samples), or else the steps that its declared size does in its
     duration."""
+    model = MODELS.get(job.model)
+    if model is None:
+        raise ValueError(f"job {job.key}: the speed model ps knows no model {job.model!r}, only {', '.join(MODELS)}")
+    if job.total_steps is not None:
+        return PsTrueSpeed(job.total_steps, model)
+    counts = {group.type: group.count for group in job.groups}
+    rate = model.samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
+    if job.duration_s is None or rate <= 0:
+        raise ValueError(f"job {job.key}: the speed model ps needs steps, or a duration and at least 1 PS and 1 worker")
+    return PsTrueSpeed(job.duration_s * rate, model)
 
-    name: str = "ps"
-    contended: bool = False
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        model = MODELS.get(job.model)
-        if model is None:
-            raise ValueError(
-                f"job {job.key}: the speed model ps knows no model {job.model!r}, only {', '.join(MODELS)}"
-            )
-        if job.total_steps is not None:
-            return PsTrueSpeed(job.total_steps, model)
-        counts = {group.type: group.count for group in job.groups}
-        rate = model.samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
-        if job.duration_s is None or rate <= 0:
-            raise ValueError(
-                f"job {job.key}: the speed model ps needs steps, or a duration and at least 1 PS and 1 worker"
-            )
-        return PsTrueSpeed(job.duration_s * rate, model)
+PS_FORMULA = SpeedModel("ps", ps_speed)
 
 
 # -- `ps-measured`: parameter-server training with measured speeds that Optimus' formula does not give -----------------
@@ -170,28 +163,25 @@ class PsMeasuredTrueSpeed:
         return samples_per_s(self.model, ps, workers, self.seed)
 
 
-@dataclass(frozen=True, slots=True)
-class PsMeasuredSpeedModel:
-    """The speed model `ps-measured`. A job's work is its steps (samples), or else the steps that its declared size does
-    in its duration. `seed` determines the residuals. `told` must be `truth` if policies measure speeds before a job
-    starts."""
+def ps_measured_speed(job: WorkloadJob, seed: int = 0, told: Told = "truth") -> TrueSpeed:
+    """The job's speed under `ps-measured`. Its work is its steps (samples), or else the steps that its declared size
+    does in its duration."""
+    if job.model not in SURFACES:
+        raise ValueError(
+            f"job {job.key}: the speed model ps-measured knows no model {job.model!r}, only {', '.join(SURFACES)}"
+        )
+    if job.total_steps is not None:
+        return PsMeasuredTrueSpeed(job.total_steps, job.model, seed, told)
+    counts = {group.type: group.count for group in job.groups}
+    rate = samples_per_s(job.model, counts.get(PS, 0), counts.get(WORKER, 0), seed)
+    if job.duration_s is None or rate <= 0:
+        raise ValueError(
+            f"job {job.key}: the speed model ps-measured needs steps, or a duration and at least 1 PS and 1 worker"
+        )
+    return PsMeasuredTrueSpeed(job.duration_s * rate, job.model, seed, told)
 
-    name: str = "ps-measured"
-    contended: bool = False
-    seed: int = 0
-    told: Told = "truth"
 
-    def true_speed(self, job: WorkloadJob) -> TrueSpeed:
-        if job.model not in SURFACES:
-            raise ValueError(
-                f"job {job.key}: the speed model {self.name} knows no model {job.model!r}, only {', '.join(SURFACES)}"
-            )
-        if job.total_steps is not None:
-            return PsMeasuredTrueSpeed(job.total_steps, job.model, self.seed, self.told)
-        counts = {group.type: group.count for group in job.groups}
-        rate = samples_per_s(job.model, counts.get(PS, 0), counts.get(WORKER, 0), self.seed)
-        if job.duration_s is None or rate <= 0:
-            raise ValueError(
-                f"job {job.key}: the speed model {self.name} needs steps, or a duration and at least 1 PS and 1 worker"
-            )
-        return PsMeasuredTrueSpeed(job.duration_s * rate, job.model, self.seed, self.told)
+def ps_measured(seed: int = 0, told: Told = "truth") -> SpeedModel:
+    """The speed model `ps-measured`. `seed` determines the residuals. `told` must be `truth` if policies measure speeds
+    before a job starts."""
+    return SpeedModel("ps-measured", partial(ps_measured_speed, seed=seed, told=told))
