@@ -20,9 +20,8 @@ from elastic_tfjob.api.reading import (
     UnknownWord,
 )
 from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
-from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, StoredState
+from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, Stop, StoredState
 from elastic_tfjob.controller.model.status import format_time
-from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job

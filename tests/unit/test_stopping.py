@@ -9,8 +9,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Count, ReconcileSettings, Timeouts
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.model.state import StoredState
-from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.state import Stop, StoredState
 from elastic_tfjob.controller.model.target import Target
 from unit.pretend import Cluster
 

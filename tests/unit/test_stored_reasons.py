@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from elastic_tfjob.api.reading import MAX_TEXT
 from elastic_tfjob.api.words import REASON_CODES
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
-from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, StoredState
-from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, Stop, StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.reasons import Code, Reason, Why
 

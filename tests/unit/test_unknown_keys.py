@@ -17,8 +17,7 @@ from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.command import Command as Sent
 from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent
 from elastic_tfjob.controller.model.lessons import read_history
-from elastic_tfjob.controller.model.state import Outcome, StoredState
-from elastic_tfjob.controller.model.stop import Stop
+from elastic_tfjob.controller.model.state import Outcome, Stop, StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.runtime.protocol import LauncherCommand

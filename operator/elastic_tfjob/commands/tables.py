@@ -47,7 +47,7 @@ def jobs(
             await _watch(at, namespace, listing, output, namespaces=all_namespaces)
             return
         rows = [job_row(job) for job in read_all(TFJob.parse, await at.items(jobs_path(namespace)))]
-        found = page(rows, listing).items
+        found, _ = page(rows, listing)
         if not found and output != "json":
             what = "matching TFJobs" if states or reasons else "TFJobs"
             click.echo(f"no {what} in {'any namespace' if all_namespaces else f'namespace {namespace}'}", err=True)
@@ -70,7 +70,8 @@ async def _watch(at: Cluster, namespace: str, listing: Listing, output: str | No
     known: dict[str, JobRow] = {}
 
     def render() -> str:
-        return _render(page(known.values(), listing).items, output, namespaces=namespaces)
+        rows, _ = page(known.values(), listing)
+        return _render(rows, output, namespaces=namespaces)
 
     with show.following(output) as tell:
         while True:

@@ -9,14 +9,15 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import aiohttp
 import structlog
 
+from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.decision import Observed, ReconcileSettings, Timeouts
 from elastic_tfjob.controller.job.progress import NUMBERS_S
 from elastic_tfjob.controller.jobset import JobSets
@@ -36,8 +37,7 @@ from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
-from elastic_tfjob.controller.options import Options
-from elastic_tfjob.controller.query.gate import gate_of
+from elastic_tfjob.controller.query.gate import Auth, gate_of
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.controller.schedule.loop import Scheduler
 from elastic_tfjob.scheduling.profiles import installed_profiles
@@ -65,6 +65,35 @@ _THRESHOLDS: Final = (10_000, 10, 10)
 EXIT_OK: Final = 0
 EXIT_LOST_LEADERSHIP: Final = 1
 EXIT_RIVAL: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The operator's options. Addresses are `host:port` (`[host]:port` for IPv6), `:port` for all interfaces of IPv4
+    and IPv6, or `0` for no server. `threads` limits the jobs and API requests in flight of one namespace. The limit for
+    all namespaces is twice as high, so a slow namespace does not delay the rest."""
+
+    kubeconfig: str | None = None
+    namespace: str = ""
+    metrics_address: str = ":8080"
+    health_address: str = ":8081"
+    leader_elect: bool = False
+    leader_election_id: str = LEASE_NAME
+    leader_election_namespace: str = ""
+    gang_scheduler: str = ""
+    cluster_domain: str = ""
+    threads: int = 32
+    qps: float = 0
+    burst: int = 0
+    take_over: bool = False
+    config_map: str = ""
+    status_via: Literal["auto", "direct", "proxy"] = "auto"
+    image: str = ""
+    query_address: str = "0"
+    query_auth: Auth = "none"
+    query_user_header: str = "kubeflow-userid"
+    experience: str = ""
+    jobsets: bool = False
 
 
 async def run(options: Options) -> int:

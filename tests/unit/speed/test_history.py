@@ -114,7 +114,10 @@ def test_the_median_and_how_far_they_lie_apart() -> None:
 
 def test_speeds_of_other_cpu_are_less_sure() -> None:
     past = Past(
-        (lesson("a", rates={(1, 2): 3.0}, worker_millicores={(1, 2): 500.0}), lesson("b", rates={(1, 2): 5.0}, worker_millicores={(1, 2): 1000.0}))
+        (
+            lesson("a", rates={(1, 2): 3.0}, worker_millicores={(1, 2): 500.0}),
+            lesson("b", rates={(1, 2): 5.0}, worker_millicores={(1, 2): 1000.0}),
+        )
     )
     alike, other = past.rate((1, 2), 1050.0), past.rate((1, 2), 4000.0)
     assert alike is not None

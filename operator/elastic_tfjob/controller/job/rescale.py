@@ -63,8 +63,7 @@ from elastic_tfjob.controller.job.prepare import (
 from elastic_tfjob.controller.model.annotations import resized, simplest
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.state import Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
-from elastic_tfjob.controller.model.stop import PREEMPT
+from elastic_tfjob.controller.model.state import PREEMPT, Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
 from elastic_tfjob.controller.model.target import Cpu, Target, words
 from elastic_tfjob.scheduling.plan import cause_of
 from elastic_tfjob.scheduling.reasons import added

@@ -12,8 +12,8 @@ from typing import Final
 
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.state import Stop
 from elastic_tfjob.controller.model.status import moment_of
-from elastic_tfjob.controller.model.stop import Stop
 from elastic_tfjob.controller.model.target import words
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.reasons import Why

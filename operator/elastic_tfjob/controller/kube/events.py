@@ -78,7 +78,7 @@ class _Waiting:
     event: Event
     count: int
     subject: dict[str, str]
-    size: int
+    size_bytes: int
 
 
 class EventRecorder:
@@ -128,12 +128,12 @@ class EventRecorder:
             "uid": job.uid,
             "resourceVersion": str(job.version),
         }
-        size = _EVENT_BYTES + len(event.message.encode())
+        size_bytes = _EVENT_BYTES + len(event.message.encode())
         name = f"{job.name[:_SUBJECT_NAME]}.{seen.number:016x}"
-        self._bytes.take(namespace, size)
+        self._bytes.take(namespace, size_bytes)
         self._unwritten += 1
         self._written.clear()
-        self._queue.add(namespace, _Waiting(name, event, seen.count, subject, size))
+        self._queue.add(namespace, _Waiting(name, event, seen.count, subject, size_bytes))
         metrics.EVENTS.labels("queued").inc()
 
     def _remember(self) -> None:
@@ -173,7 +173,7 @@ class EventRecorder:
                     raise
                 log.error("bug: event not written", reason=waiting.event.reason, error=excerpt(error))
             finally:
-                self._bytes.give(namespace, waiting.size)
+                self._bytes.give(namespace, waiting.size_bytes)
                 self._queue.done(namespace)
                 self._unwritten -= 1
                 if not self._unwritten:

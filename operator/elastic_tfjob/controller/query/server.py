@@ -39,7 +39,6 @@ from elastic_tfjob.controller.query.rows.listing import (
     BadQuery,
     Listing,
     NodeRow,
-    Page,
     QueryRefused,
     dns_name,
     node_rows,
@@ -297,7 +296,7 @@ class QueryServer:
         self._document = orjson.dumps(openapi.document())
         self._nodes: tuple[float, Sequence[NodeRow]] = float("-inf"), ()
         self._counting = asyncio.Lock()
-        self._pages: OrderedDict[Any, tuple[int, Page[JobRow]]] = OrderedDict()
+        self._pages: OrderedDict[Any, tuple[int, tuple[Sequence[JobRow], int]]] = OrderedDict()
         self._what_if_worker = WhatIfWorker()
         self._streams = Streams(lambda: source.configuration().query, self._version, _problem)
 
@@ -394,21 +393,21 @@ class QueryServer:
         return _json(self._document)
 
     async def _list_jobs(self, asked: _Question) -> openapi.JobList:
-        found, listing = await self._page(asked), asked.listing
-        return openapi.JobList(items=tuple(found.items), total=found.total, offset=listing.offset, limit=listing.limit)
+        (rows, total), listing = await self._page(asked), asked.listing
+        return openapi.JobList(items=tuple(rows), total=total, offset=listing.offset, limit=listing.limit)
 
     async def _list_forecasts(self, asked: _Question) -> openapi.ForecastList:
-        found, listing = await self._page(asked), asked.listing
+        (rows, total), listing = await self._page(asked), asked.listing
         items = []
         async with asked.turn:
-            for row in found.items:
+            for row in rows:
                 for job in self._source.jobs.of_job((row.namespace, row.name)):
                     seen = see(job)
                     items.append(forecast_row(seen, job_row(seen)))
                 await asyncio.sleep(0)
-        return openapi.ForecastList(items=tuple(items), total=found.total, offset=listing.offset, limit=listing.limit)
+        return openapi.ForecastList(items=tuple(items), total=total, offset=listing.offset, limit=listing.limit)
 
-    async def _page(self, asked: _Question) -> Page[JobRow]:
+    async def _page(self, asked: _Question) -> tuple[Sequence[JobRow], int]:
         listing = asked.listing
         version = self._version()  # read before the rows, which are then at least this new
         async with asked.turn:

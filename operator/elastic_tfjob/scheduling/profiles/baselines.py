@@ -27,7 +27,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.steps.crowding import Balance
-from elastic_tfjob.scheduling.steps.declared_size import FixedSize, Preemptive
+from elastic_tfjob.scheduling.steps.declared_size import FixedSize, preemptive
 from elastic_tfjob.scheduling.steps.hull import HullRule, TrySizes
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs
 from elastic_tfjob.scheduling.steps.sizes import (
@@ -97,7 +97,7 @@ class SrtfParameters(ProfileParameters):
     oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
 
     def stages(self) -> Stages:
-        return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))
+        return Stages(ShortestRemainingTimeFirst(), (preemptive,), needs("duration", "speed", "stop"))
 
 
 # -- Least attained service --------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class LasParameters(ProfileParameters):
 
     def stages(self) -> Stages:
         order = LeastAttainedService(self.thresholds, self.within, self.promote_knob)
-        return Stages(order, (Preemptive(), Forgive(order)), needs("service", "stop"))
+        return Stages(order, (preemptive, Forgive(order)), needs("service", "stop"))
 
 
 # -- Earliest deadline first, elastic ----------------------------------------------------------------------------------

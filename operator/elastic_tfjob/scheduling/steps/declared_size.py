@@ -37,58 +37,55 @@ class FixedSize:
             queue.drop()
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptive:
+def preemptive(round_: Round) -> None:
     """The first jobs in order that fit the totals of all nodes run; other running jobs are preempted. A job that cannot
     be stopped (yet) is ignored, and so is a waiting one that may not be resumed yet.
 
     Running jobs stay where they are. A job within the totals that finds no nodes waits and keeps its claim, as in
     Lucid's and Tiresias' simulators.
     """
-
-    def __call__(self, round_: Round) -> None:
-        if not len(round_.waiting_queue):
-            return
-        jobs = round_.snapshot.jobs
-        terms = Terms(round_.rules.stop_cooldown_s, resizes=False, waiting=False)
-        running = open_jobs(round_, Claims, terms, unsized)
-        # Jobs share what is free, and what preemptible jobs hold.
-        claims, total = claims_of(round_, running)
-        cpu, memory, accelerators = reachable_total(round_).plus(total)[:3]
-        preempted: list[Job] = []
-        starting: list[Job] = []
-        queue = round_.waiting()
-        head = queue.peek()
-        for k, entry in enumerate((*running.entries, END)):
-            while head is not None and head < entry:
-                job = jobs[head[4]]
-                demand = job.spec.declared_demand
-                if round_.in_cooldown(job):
-                    round_.refuse(job, BEHIND)
-                elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
-                    cpu -= demand[0]
-                    memory -= demand[1]
-                    accelerators -= demand[2]
-                    starting.append(job)
-                else:
-                    round_.refuse(job, Reason("whole-cluster"))
-                    queue.drop()
-                queue.advance()
-                head = queue.peek()
-            if entry is END:
-                break
-            demand = claims[k]
-            if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+    if not len(round_.waiting_queue):
+        return
+    jobs = round_.snapshot.jobs
+    terms = Terms(round_.rules.stop_cooldown_s, resizes=False, waiting=False)
+    running = open_jobs(round_, Claims, terms, unsized)
+    # Jobs share what is free, and what preemptible jobs hold.
+    claims, total = claims_of(round_, running)
+    cpu, memory, accelerators = reachable_total(round_).plus(total)[:3]
+    preempted: list[Job] = []
+    starting: list[Job] = []
+    queue = round_.waiting()
+    head = queue.peek()
+    for k, entry in enumerate((*running.entries, END)):
+        while head is not None and head < entry:
+            job = jobs[head[4]]
+            demand = job.spec.declared_demand
+            if round_.in_cooldown(job):
+                round_.refuse(job, BEHIND)
+            elif demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
                 cpu -= demand[0]
                 memory -= demand[1]
                 accelerators -= demand[2]
+                starting.append(job)
             else:
-                preempted.append(running.jobs[k])
-        for job in preempted:
-            round_.stop(job, Reason("others-first"))
-        for job in starting:
-            if not round_.start(job, job.spec.declared, Reason("first")):
-                round_.refuse(job, lacks(job, round_))
+                round_.refuse(job, Reason("whole-cluster"))
+                queue.drop()
+            queue.advance()
+            head = queue.peek()
+        if entry is END:
+            break
+        demand = claims[k]
+        if demand[2] <= accelerators and demand[0] <= cpu and demand[1] <= memory:
+            cpu -= demand[0]
+            memory -= demand[1]
+            accelerators -= demand[2]
+        else:
+            preempted.append(running.jobs[k])
+    for job in preempted:
+        round_.stop(job, Reason("others-first"))
+    for job in starting:
+        if not round_.start(job, job.spec.declared, Reason("first")):
+            round_.refuse(job, lacks(job, round_))
 
 
 def lacks(job: Job, round_: Round) -> Reason:

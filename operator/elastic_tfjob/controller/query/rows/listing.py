@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final
 
 from elastic_tfjob.api.reading import describe
 from elastic_tfjob.api.words import REASON_CODES
@@ -25,14 +25,12 @@ __all__ = [
     "Listing",
     "LoanRow",
     "NodeRow",
-    "Page",
     "dns_name",
     "matches",
     "node_rows",
     "page",
 ]
 
-T = TypeVar("T")
 
 PAGE: Final = 50
 MAX_PAGE: Final = 200
@@ -137,14 +135,6 @@ class Listing:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A page of the matching rows, and the number of all matching rows."""
-
-    items: Sequence[T]
-    total: int
-
-
 def dns_name(kind: str, value: str) -> None:
     """Raises BadQuery for an invalid resource name (`kind` as in NAMES), before any access review is made for it."""
     _, most, words = NAMES[kind]
@@ -164,8 +154,9 @@ def matches(row: JobRow, listing: Listing) -> bool:
     )
 
 
-def page(rows: Iterable[JobRow], listing: Listing) -> Page[JobRow]:
-    """The requested page of matching jobs. Jobs without the sort value come last in both directions."""
+def page(rows: Iterable[JobRow], listing: Listing) -> tuple[Sequence[JobRow], int]:
+    """The requested page of matching jobs, and the number of all matching jobs. Jobs without the sort value come last
+    in both directions."""
     value = SORTED_BY[listing.sort]
     known: list[tuple[Any, str, str, JobRow]] = []
     unknown: list[tuple[str, str, JobRow]] = []
@@ -179,7 +170,7 @@ def page(rows: Iterable[JobRow], listing: Listing) -> Page[JobRow]:
     known.sort(key=lambda each: each[:3], reverse=listing.descending)
     unknown.sort(key=lambda each: each[:2])
     ordered = [each[3] for each in known] + [each[2] for each in unknown]
-    return Page(ordered[listing.offset : listing.offset + listing.limit], len(ordered))
+    return ordered[listing.offset : listing.offset + listing.limit], len(ordered)
 
 
 def _words(values: Mapping[str, str], name: str, known: Sequence[str]) -> frozenset[str]:
