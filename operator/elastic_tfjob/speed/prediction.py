@@ -224,12 +224,12 @@ class Prediction:
             return counts
         return {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
 
-    def _measured_with(self, size: Size, holds: float) -> Rate | None:
-        """The speed measured at this size, if workers held about `holds` millicores then."""
+    def _measured_with(self, size: Size, millicores: float) -> Rate | None:
+        """The speed measured at this size, if workers held about `millicores` then."""
         speed = self.speed
-        if not isinstance(speed, OnlineSpeed) or not (held := speed.worker_millicores.get(size)) or not holds:
+        if not isinstance(speed, OnlineSpeed) or not (held := speed.worker_millicores.get(size)) or not millicores:
             return None
-        if size not in speed.measured or not ALIKE <= held / holds <= 1 / ALIKE:
+        if size not in speed.measured or not ALIKE <= held / millicores <= 1 / ALIKE:
             return None
         return Rate(speed.measured[size], MEASURED_ERROR, "measured")
 
@@ -274,15 +274,21 @@ class Prediction:
         then = {t: n for t, n in (("PS", size[0]), ("Worker", size[1])) if n and self.counts.get(t)}
         return speedup(self.use, self._more(then))
 
-    def _enough(self, size: Size, cpu: float, here: float) -> bool:
-        """Whether the workers had enough CPU for the measurement at this size to be valid, compared with `here`
-        millicores per worker now. Enough is as much CPU per worker, or so much that the job would be as fast at its
-        current size with it; for a larger size also as much CPU in total, since added replicas get what they
+    def _enough(self, size: Size, millicores: float, here_millicores: float) -> bool:
+        """Whether the workers had enough CPU for the measurement at this size to be valid, compared with
+        `here_millicores` per worker now. Enough is as much CPU per worker, or so much that the job would be as fast at
+        its current size with it; for a larger size also as much CPU in total, since added replicas get what they
         request."""
         now = size_of(self.counts)[1]
-        if cpu >= here * ALIKE or (size[1] > now and cpu * size[1] >= here * now * ALIKE):
+        if millicores >= here_millicores * ALIKE or (
+            size[1] > now and millicores * size[1] >= here_millicores * now * ALIKE
+        ):
             return True
-        return "Worker" in self.use and cpu > 0 and speedup(self.use, {"Worker": cpu / here}) >= ALIKE
+        return (
+            "Worker" in self.use
+            and millicores > 0
+            and speedup(self.use, {"Worker": millicores / here_millicores}) >= ALIKE
+        )
 
     def _more(self, counts: Counts) -> dict[str, float]:
         return {t: n / self.counts[t] for t, n in counts.items() if self.counts.get(t)}

@@ -189,9 +189,13 @@ class Weights:
             return
         left = load.left_cpu_s(round_.now)
         all_s = 1000 * fsum(left.values()) / max(1, load.usable_total_millicores)
-        most_m = load.can_use_millicores()
+        most_millicores = load.can_use_millicores()
         critical_s = self.settings.critical * all_s if self.settings.critical else float("inf")
-        alone_s = {key: 1000 * cpu_s * load.jobs[key].largest / most_m for key, cpu_s in left.items()} if most_m else {}
+        alone_s = (
+            {key: 1000 * cpu_s * load.jobs[key].largest / most_millicores for key, cpu_s in left.items()}
+            if most_millicores
+            else {}
+        )
         critical = {key for key, seconds in alone_s.items() if seconds >= critical_s}
         mean = len(load.jobs) / max(1, len(round_.nodes))
         held: dict[str, dict[str, list[int]]] = {}
@@ -199,22 +203,23 @@ class Weights:
         for name in crowded:
             jobs = {key: job for key in load.there[name] if _stays(round_, job := round_.job(key))}
             own = sum(not job.migrations for job in jobs.values())
-            moved, usable_m = max(own + 1, mean), max(1, load.usable_millicores(name))
+            moved, usable_millicores = max(own + 1, mean), max(1, load.usable_millicores(name))
             needs_s = {
-                key: 1000 * left[key] / usable_m * (moved if job.migrations else own) for key, job in jobs.items()
+                key: 1000 * left[key] / usable_millicores * (moved if job.migrations else own)
+                for key, job in jobs.items()
             }
             ends = {key: job.since_s + needs_s[key] for key, job in jobs.items()}
-            lent_m = {key: load.jobs[key].lent_millicores.get(name, 0) for key in jobs}
+            lent_millicores = {key: load.jobs[key].lent_millicores.get(name, 0) for key in jobs}
             guests = {key for key in jobs if _works_elsewhere(load.jobs[key], name)}
             keys: list[str] = []
             # The measured CPU use is from before the last change of weights or jobs, so it does not show whether the
             # current weights are right.
             running = [key for key, job in jobs.items() if job.phase == "running"]
-            keeps = all(lent_m[key] for key in running) and not (load.settled(name) and load.known(name))
+            keeps = all(lent_millicores[key] for key in running) and not (load.settled(name) and load.known(name))
             for chosen in (guests, critical - guests, jobs.keys() - critical - guests):
-                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_m)
+                keys += _in_order([key for key in jobs if key in chosen], ends, needs_s, lent_millicores)
             if keeps:
-                keys.sort(key=lambda key: -lent_m[key])
+                keys.sort(key=lambda key: -lent_millicores[key])
             self._share(round_, name, [load.jobs[key] for key in keys], guests, held, keeps=keeps)
             for rank, key in enumerate(keys, 1):
                 facts: dict[str, Fact] = {"rank": rank, "of": len(keys), "node": name}
@@ -254,15 +259,15 @@ class Weights:
         least = settings.floor * equal
         requests = [sum(request for _, _, request in replicas) for _, replicas in there]
         floors = [max(0, _rounded(least - request)) for request in requests]
-        spare_cpu_m = free - sum(floors)
-        if spare_cpu_m <= 0:
+        spare_millicores = free - sum(floors)
+        if spare_millicores <= 0:
             return
         taken = 0
         now = [[_holds(load.job, type_, k, own) - own for type_, k, own in replicas] for load, replicas in there]
         keeps = keeps and sum(map(sum, now)) <= free
         for (load, replicas), request, floor, before in zip(there, requests, floors, now, strict=True):
             job = load.job
-            part = spare_cpu_m * settings.ahead
+            part = spare_millicores * settings.ahead
             if job.spec.key in guests:
                 part = min(part, max(0.0, GUEST * equal - request - floor))
             more = _split(floor + _rounded(part), [load.replica_millicores.get(t, 0) for t, _, _ in replicas])
@@ -270,9 +275,9 @@ class Weights:
                 abs(a - b) <= KEEP * (sum(before) + request)
                 for a, b in zip((*more, sum(more)), (*before, sum(before)), strict=True)
             )
-            if keeps or (near and floor <= sum(before) <= floor + spare_cpu_m):
+            if keeps or (near and floor <= sum(before) <= floor + spare_millicores):
                 more = before
-            spare_cpu_m -= sum(more) - floor
+            spare_millicores -= sum(more) - floor
             taken += sum(more)
             types = held.setdefault(job.spec.key, {})
             for (type_, k, own), lent in zip(replicas, more, strict=True):
@@ -314,22 +319,22 @@ def _rounded(millicores: float) -> int:
 
 
 def _in_order(
-    keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_m: Mapping[str, int]
+    keys: list[str], ends: Mapping[str, float], needs_s: Mapping[str, float], lent_millicores: Mapping[str, int]
 ) -> list[str]:
-    """Sort jobs by their end under equal shares. Two jobs keep their order by held CPU (`lent_m`), unless the opposite
-    order is better by the fraction KEEP of the time that they need."""
+    """Sort jobs by their end under equal shares. Two jobs keep their order by held CPU (`lent_millicores`), unless the
+    opposite order is better by the fraction KEEP of the time that they need."""
     ordered: list[str] = []
-    for key in sorted(keys, key=lambda key: (-lent_m[key], ends[key], key)):
+    for key in sorted(keys, key=lambda key: (-lent_millicores[key], ends[key], key)):
         k = len(ordered)
-        while k and ends[key] + _slack_s(key, ordered[k - 1], needs_s, lent_m) < ends[ordered[k - 1]]:
+        while k and ends[key] + _slack_s(key, ordered[k - 1], needs_s, lent_millicores) < ends[ordered[k - 1]]:
             k -= 1
         ordered.insert(k, key)
     return ordered
 
 
-def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_m: Mapping[str, int]) -> float:
+def _slack_s(key: str, other: str, needs_s: Mapping[str, float], lent_millicores: Mapping[str, int]) -> float:
     """Seconds by which a job must end earlier to go before another one that holds more."""
-    return KEEP * max(needs_s[key], needs_s[other]) if lent_m[other] > lent_m[key] else 0.0
+    return KEEP * max(needs_s[key], needs_s[other]) if lent_millicores[other] > lent_millicores[key] else 0.0
 
 
 def _works_elsewhere(load: JobLoad, name: str) -> bool:

@@ -294,9 +294,9 @@ class Balance:
         moved: set[str] = set()
         work = {name: _work_cpu_s(load, left, name) for name in {*crowded, *targets}}
         queues = {name: _takes_s(load, fsum(work[name].values()), name) for name in crowded}
-        most_m = load.can_use_millicores()
+        most_millicores = load.can_use_millicores()
         for target in targets:
-            can_m = min(load.idle_millicores(target), most_m) if self._idle(load, target) else 0
+            can_millicores = min(load.idle_millicores(target), most_millicores) if self._idle(load, target) else 0
             beside_cpu_s = fsum(work[target].values()) if _has_one(load, target) else None
             choices = [
                 (-left[key], key, name, part, saves_s)
@@ -305,7 +305,8 @@ class Balance:
                 for key in load.there[name]
                 if key not in moved and self._may_move(load.jobs[key].job, round_)
                 for part in (_part_cpu_s(load.jobs[key], left[key], name),)
-                if (saves_s := self._must_save_s(load.jobs[key], part, can_m, queues[name], beside_cpu_s)) is not None
+                if (saves_s := self._must_save_s(load.jobs[key], part, can_millicores, queues[name], beside_cpu_s))
+                is not None
             ]
             for _, key, name, part, saves_s in sorted(choices):
                 here_s, there_s = (_shared_s(load, work[each], key, part, each) for each in (name, target))
@@ -327,23 +328,23 @@ class Balance:
         return job.observed_s <= round_.now and round_.placement(job) == job.placement
 
     def _must_save_s(
-        self, load: JobLoad, part_cpu_s: float, can_m: int, queue_s: float, beside_cpu_s: float | None
+        self, load: JobLoad, part_cpu_s: float, can_millicores: int, queue_s: float, beside_cpu_s: float | None
     ) -> float | None:
-        """Seconds that a move must save by even shares; None: no reason for a move. `can_m`: idle millicores that it
-        could use there, 0 where too few are idle; `beside_cpu_s`: the remaining work of the only job there, if there is
-        just one."""
-        uses_m = max(load.replica_millicores.values(), default=0)
-        if uses_m * WORTHWHILE <= can_m and self._pays(part_cpu_s, can_m, queue_s):
+        """Seconds that a move must save by even shares; None: no reason for a move. `can_millicores`: idle millicores
+        that it could use there, 0 where too few are idle; `beside_cpu_s`: the remaining work of the only job there, if
+        there is just one."""
+        uses_millicores = max(load.replica_millicores.values(), default=0)
+        if uses_millicores * WORTHWHILE <= can_millicores and self._pays(part_cpu_s, can_millicores, queue_s):
             return self.move_s
         if beside_cpu_s is not None and beside_cpu_s <= ALIKE * part_cpu_s:
             return (1 + self.times) * self.move_s
         return None
 
-    def _pays(self, part_cpu_s: float, can_m: int, queue_s: float) -> bool:
+    def _pays(self, part_cpu_s: float, can_millicores: int, queue_s: float) -> bool:
         """Whether the replica ends clearly earlier after the move."""
-        if not can_m:
+        if not can_millicores:
             return False
-        there_s = 1000 * part_cpu_s / can_m
+        there_s = 1000 * part_cpu_s / can_millicores
         return there_s >= self.times * self.move_s and queue_s - there_s >= (1 + self.times) * self.move_s
 
     def _move(self, round_: Round, job: Job, source: str, target: str, load: JobLoad) -> bool:

@@ -361,26 +361,26 @@ def _want(lending: CpuInPlace, job: Job, spare: float = MARGIN) -> Want | None:
     left = work_left(job, round_.now, round_.snapshot.past(spec))
     if left is None or left_s <= 0:
         return None
-    in_time, aimed = (left[0] / (left_s * (1 - part)) for part in (spare, MARGIN))
-    return (_still if raised else _least)(lending, job, in_time, aimed)
+    needed_per_s, aimed_per_s = (left[0] / (left_s * (1 - part)) for part in (spare, MARGIN))
+    return (_still if raised else _least)(lending, job, needed_per_s, aimed_per_s)
 
 
-def _still(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """The CPU that the job holds, if it may reach `aimed` steps per second with it and certainly does not reach
-    `in_time` with its request. Its measured speed may be from before the last change."""
+def _still(lending: CpuInPlace, job: Job, needed_per_s: float, aimed_per_s: float) -> Want | None:
+    """The CPU that the job holds, if it may reach `aimed_per_s` with it and certainly does not reach
+    `needed_per_s` with its request. Its measured speed may be from before the last change."""
     requested = job.spec.requested_cpu
     parts = [min(1.0, requested(type_) / held) for type_, each in job.cpu.items() for held in each if held]
     least = min(parts, default=1.0)
-    if job.steps_per_s * least >= in_time or aimed > job.steps_per_s / (least or 1.0):
+    if job.steps_per_s * least >= needed_per_s or aimed_per_s > job.steps_per_s / (least or 1.0):
         return None
-    return Want(job.cpu, max(job.steps_per_s, aimed))
+    return Want(job.cpu, max(job.steps_per_s, aimed_per_s))
 
 
-def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want | None:
-    """The least CPU with which the job reaches `aimed` steps per second, if it is slower than `in_time` with its
+def _least(lending: CpuInPlace, job: Job, needed_per_s: float, aimed_per_s: float) -> Want | None:
+    """The least CPU with which the job reaches `aimed_per_s`, if it is slower than `needed_per_s` with its
     request."""
     spec, snapshot = job.spec, lending.round.snapshot
-    if not job.cpu and job.steps_per_s >= in_time:
+    if not job.cpu and job.steps_per_s >= needed_per_s:
         return None
     known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
     for times in TIMES:
@@ -388,11 +388,11 @@ def _least(lending: CpuInPlace, job: Job, in_time: float, aimed: float) -> Want 
         rate = known.at(job.counts, each)
         if rate is None:
             continue
-        if times == 1 and rate.steps_per_s >= in_time:
+        if times == 1 and rate.steps_per_s >= needed_per_s:
             return None
-        if times > 1 and rate.steps_per_s >= aimed:
+        if times > 1 and rate.steps_per_s >= aimed_per_s:
             return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s)
-    return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= aimed else None
+    return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= aimed_per_s else None
 
 
 def _balanced(job: Job, times: float) -> dict[str, int]:
