@@ -36,6 +36,7 @@ from elastic_tfjob.scheduling.experience import MOST_LINE_BYTES, ExperienceJob, 
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, read
 from elastic_tfjob.scheduling.resources import total_of
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, Node, Placement, ReplicaGroup, counts_of
+from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -140,7 +141,7 @@ class Recorded:
         some = jobs[begin : begin + number]
         factor = math.exp(rng.gauss(0.0, GAPS)) if part == "train" else 1.0
         shifted = tuple(replace(job, submit_s=(job.submit_s - some[0].submit_s) * factor) for job in some)
-        return Episode(shifted, self.nodes, self.slot_s, self.speeds, seed, COSTS)
+        return Episode(SimulationInput(shifted, self.nodes, self.speeds, COSTS, seed=seed), self.slot_s)
 
 
 def read_experience(directory: Path) -> Recorded:

@@ -17,6 +17,7 @@ from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARI
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, installed_profiles, parse_profile
+from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
@@ -277,6 +278,7 @@ def simulate(
             boot_cpu_s=boot_cpu[0],
             boot_kept_cpu_s=boot_cpu[1],
         )
+        noise = Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent)
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []
         for k in range(replications * (2 if tune and scenario else 1)):
@@ -284,22 +286,18 @@ def simulate(
             jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
                 model.true_speed(job)  # raises an error before the first run if the model cannot run the job
-            specs += [
-                RunSpec(
-                    name,
-                    parameters[name],
-                    seed + k,
-                    jobs,
-                    cluster,
-                    model,
-                    costs,
-                    Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent),
-                    beside.pool if beside else own,
-                    node_changes(scenario, cluster) if scenario else (),
-                    trace=html_file is not None,
-                )
-                for name in parameters
-            ]
+            inputs = SimulationInput(
+                jobs,
+                cluster,
+                model,
+                costs,
+                noise,
+                beside.pool if beside else own,
+                node_changes(scenario, cluster) if scenario else (),
+                seed + k,
+            )
+            trace_it = html_file is not None
+            specs += [RunSpec(name, parameters[name], inputs, trace=trace_it) for name in parameters]
     except (WorkloadError, ValueError) as e:
         raise click.ClickException(str(e)) from e
     if bad:
@@ -319,7 +317,7 @@ def simulate(
                     raise click.ClickException(str(e)) from e
                 return
             outcomes = _run(specs, processes, stop)
-            by_run = {(spec.profile, spec.seed): spec for spec in specs}
+            by_run = {(spec.profile, spec.inputs.seed): spec for spec in specs}
             whole = len(outcomes) == len(specs) and not any(outcome.partial for outcome in outcomes)
             specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
             summaries = _report(specs, outcomes, replications > 1)
@@ -341,15 +339,16 @@ def simulate(
 
 def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
     """Print the results of these runs, and return their summaries."""
-    summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
+    summaries = [summarise(outcome, len(spec.inputs.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
     summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
     print_runs(summaries, seeds)
     for summary in summaries:
         if not summary.partial and summary.finished < summary.jobs:
             click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
     for name in _lent_in_vain(specs, outcomes):
+        model = specs[0].inputs.speed_model.name
         click.echo(
-            f"{name}: lends CPU, which changes nothing here: speeds of {specs[0].speed_model.name} do not follow CPU, "
+            f"{name}: lends CPU, which changes nothing here: speeds of {model} do not follow CPU, "
             "those of ps-cpu and cpu-share do",
             err=True,
         )
@@ -362,7 +361,8 @@ def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> li
     return [
         name
         for name, spec in lent.items()
-        if not spec.speed_model.contended and not isinstance(spec.speed_model.true_speed(spec.jobs[0]), CpuBound)
+        if not (model := spec.inputs.speed_model).contended
+        and not isinstance(model.true_speed(spec.inputs.jobs[0]), CpuBound)
     ]
 
 
@@ -370,12 +370,12 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
     """The summaries with the lower bound for the mean JCT, if all jobs have finished. All profiles of a seed have the
     same bound."""
     found: dict[int, float | None] = {}
-    for spec in specs:
-        pool = spec.inference
-        known = not spec.node_changes and not spec.noise.speed and (pool is None or pool.accelerator_speed <= 1)
-        if known and spec.seed not in found:
+    for inputs in (spec.inputs for spec in specs):
+        pool = inputs.inference
+        known = not inputs.node_changes and not inputs.noise.speed and (pool is None or pool.accelerator_speed <= 1)
+        if known and inputs.seed not in found:
             lent = pool.build() if pool is not None else []
-            found[spec.seed] = least_mean_jct_s(spec.jobs, [*spec.nodes, *lent], spec.speed_model)
+            found[inputs.seed] = least_mean_jct_s(inputs.jobs, [*inputs.nodes, *lent], inputs.speed_model)
     whole = [summary.finished == summary.jobs and not summary.partial for summary in summaries]
     return [
         replace(summary, bound=found.get(summary.seed) if all_done else None)
@@ -388,12 +388,16 @@ def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:
     if scenario is not None:
         middle = len(specs) // 2
         return Parts(specs[:middle], specs[middle:], f"Tuned on {middle} seed(s), held out are {middle} more")
-    first, second = zip(*(halves(spec.jobs) for spec in specs), strict=True)
+    first, second = zip(*(halves(spec.inputs.jobs) for spec in specs), strict=True)
     return Parts(
-        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, first, strict=True)],
-        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, second, strict=True)],
+        _with_jobs(specs, first),
+        _with_jobs(specs, second),
         f"Tuned on the first {len(first[0])} jobs by arrival, held out are the other {len(second[0])}",
     )
+
+
+def _with_jobs(specs: Sequence[RunSpec], jobs: Sequence[Sequence[WorkloadJob]]) -> list[RunSpec]:
+    return [replace(spec, inputs=replace(spec.inputs, jobs=each)) for spec, each in zip(specs, jobs, strict=True)]
 
 
 def _load(
@@ -442,7 +446,9 @@ def _run(specs: Sequence[RunSpec], processes: int | None, stop: Interrupt) -> li
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks = [
-            bar.add_task(f"{spec.profile} seed {spec.seed}", total=len(spec.jobs), state="waits", start=False)
+            bar.add_task(
+                f"{spec.profile} seed {spec.inputs.seed}", total=len(spec.inputs.jobs), state="waits", start=False
+            )
             for spec in specs
         ]
 

@@ -6,7 +6,7 @@ only the Snapshot.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
@@ -28,7 +28,7 @@ from elastic_tfjob.simulation.event_queue import (
     NodeChange,
     NodeScript,
 )
-from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
+from elastic_tfjob.simulation.live_job import NO_COSTS, NO_NOISE, Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
@@ -86,6 +86,23 @@ REPORT_S = 0.2
 """Real seconds between two calls of the progress callback if rounds are slow."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimulationInput:
+    """The jobs, the cluster and their behaviour: everything that a run needs besides the profile.
+
+    `speed_model`: the true speeds. `costs`: the pauses of starts, rescales and moves. `inference`: the pool that lends
+    nodes, if there is one. `seed`: for the noise, the demand of the pool and the profile's own draws."""
+
+    jobs: Sequence[WorkloadJob]
+    nodes: Sequence[Node]
+    speed_model: SpeedModel
+    costs: Costs = NO_COSTS
+    noise: Noise = NO_NOISE
+    inference: InferencePool | None = None
+    node_changes: Sequence[NodeChange] = ()
+    seed: int = 0
+
+
 class Simulation:
     """A simulation of one profile on one workload. `run` returns the RunResult; after an exception `outcome` holds the
     partial results.
@@ -94,19 +111,12 @@ class Simulation:
 
     def __init__(
         self,
-        jobs: Sequence[WorkloadJob],
-        nodes: Iterable[Node],
-        speed_model: SpeedModel,
+        inputs: SimulationInput,
         profile: Profile,
         *,
-        costs: Costs | None = None,
-        noise: Noise | None = None,
-        inference: InferencePool | None = None,
-        node_changes: Sequence[NodeChange] = (),
         present: Sequence[LiveJob] = (),
         start_s: float = 0.0,
         history: History = NOTHING_LEARNED,
-        seed: int = 0,
         trace: bool = False,
         check: Callable[[Plan], None] | None = None,
         progress: Progress | None = None,
@@ -114,10 +124,11 @@ class Simulation:
         self.profile = profile
         self.check = check
         self.progress = progress
-        self.jobs = sorted(jobs, key=lambda job: job.submit_s)
-        cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
+        self.jobs = sorted(inputs.jobs, key=lambda job: job.submit_s)
+        inference, seed = inputs.inference, inputs.seed
+        cluster = {node.name: node for node in (*inputs.nodes, *(inference.build() if inference else ()))}
         own = [node for node in cluster.values() if node.loan == "own"]
-        self._script = NodeScript(node_changes, cluster)
+        self._script = NodeScript(inputs.node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
         start = start_s if present or not self.jobs else self.jobs[0].submit_s
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
@@ -127,17 +138,17 @@ class Simulation:
         self._accounts = Utilisation(self.outcome, trace=trace)
         self._live = LiveJobs(
             cluster,
-            speed_model,
+            inputs.speed_model,
             profile,
-            costs=costs or Costs(),
-            noise=noise or Noise(),
+            costs=inputs.costs,
+            noise=inputs.noise,
             seed=seed,
             history=history,
             agenda=self._agenda,
             accounts=self._accounts,
             outcome=self.outcome,
         )
-        self._strays_s = noise.speed_every_s if noise is not None and noise.speed > 0 else 0.0
+        self._strays_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
         self._pools = self.snapshot.pools
         self._done = 0
         self._last_round = -inf

@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -12,32 +12,21 @@ from multiprocessing.context import SpawnProcess
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.event_queue import NodeChange
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.interrupts import SIGNALS, Interrupt, stopping
-from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.scenario import InferencePool
-from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.workload import WorkloadJob
 
 POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything that one run needs. It can be pickled and sent to another process."""
+    """A profile by name, and the inputs to simulate it on. It can be pickled and sent to another process. `trace`:
+    record the data that the report page draws."""
 
     profile: str
     parameters: ProfileParameters
-    seed: int
-    jobs: Sequence[WorkloadJob]
-    nodes: Sequence[Node]
-    speed_model: SpeedModel
-    costs: Costs = field(default_factory=Costs)
-    noise: Noise = field(default_factory=Noise)
-    inference: InferencePool | None = None
-    node_changes: Sequence[NodeChange] = ()
+    inputs: SimulationInput
     trace: bool = False
 
 
@@ -69,19 +58,8 @@ def run_one(
         if progress is not None:
             progress(now, done, total)
 
-    simulation = Simulation(
-        spec.jobs,
-        spec.nodes,
-        spec.speed_model,
-        build(spec.profile, spec.parameters),
-        costs=spec.costs,
-        noise=spec.noise,
-        inference=spec.inference,
-        node_changes=spec.node_changes,
-        seed=spec.seed,
-        trace=spec.trace,
-        progress=report,
-    )
+    profile = build(spec.profile, spec.parameters)
+    simulation = Simulation(spec.inputs, profile, trace=spec.trace, progress=report)
     try:
         with stop.interrupting():
             return simulation.run()

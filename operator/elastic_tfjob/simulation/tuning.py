@@ -246,7 +246,7 @@ def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run:
 
 
 def _summaries(outcomes: Sequence[RunResult], specs: Sequence[RunSpec]) -> list[Summary]:
-    jobs = [len(spec.jobs) for spec in specs]
+    jobs = [len(spec.inputs.jobs) for spec in specs]
     return [summarise(outcome, jobs[k % len(jobs)]) for k, outcome in enumerate(outcomes)]
 
 

@@ -29,7 +29,7 @@ TINY = TrainingPlan(seed=3, iterations=3, train=6, select=1, every=1, method=Act
 
 def short(seed: int = 1, jobs: int = 4) -> Episode:
     episode = draw("train", seed)
-    return replace(episode, jobs=episode.jobs[:jobs])
+    return replace(episode, inputs=replace(episode.inputs, jobs=episode.inputs.jobs[:jobs]))
 
 
 def network(seed: int) -> Network:
@@ -40,7 +40,7 @@ def test_rewards_of_a_run_sum_to_its_jobs() -> None:
     """The reward is the part of each job that a slot did, so all slots together have done each job once."""
     episode = short()
     slots, mean_s = explore(network(0), episode, np.random.default_rng(0), 0.4)
-    assert sum(slot.reward for slot in slots) == pytest.approx(len(episode.jobs), abs=1e-6)
+    assert sum(slot.reward for slot in slots) == pytest.approx(len(episode.inputs.jobs), abs=1e-6)
     assert mean_s > 0
     again, _ = explore(network(0), episode, np.random.default_rng(0), 0.4)
     assert [[d.taken for d in slot.decisions] for slot in again] == [[d.taken for d in s.decisions] for s in slots]

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
@@ -439,7 +439,9 @@ def test_nobody_waits_more_than_three_times_as_long_as_under_fifo(
     def waits(profile: str, said: dict[str, Any]) -> list[float]:
         made = build(profile, parse_profile(profile, said))
         cluster = uniform_cluster(2, 0, 4, 64)
-        outcome = Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=Costs(migrate_s=10.0)).run()
+        outcome = Simulation(
+            SimulationInput(jobs, cluster, CpuShareSpeedModel(), costs=Costs(migrate_s=10.0)), made
+        ).run()
         assert all(record.finish_s is not None for record in outcome.records)
         return [record.queue_s for record in outcome.records]
 
