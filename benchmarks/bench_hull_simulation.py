@@ -64,7 +64,7 @@ def speed_model(world: str, seed: int, policy: str) -> SpeedModel:
     if world == "ps":
         return PsSpeedModel()
     fit = policy == "optimus" or policy.endswith(", fit")
-    return PsMeasuredSpeedModel(seed=seed, told="fit" if fit else "truth")
+    return PsMeasuredSpeedModel(seed=seed, oracle_speed="fit" if fit else "truth")
 
 
 def noise_named(name: str, slot_s: float) -> Noise:

@@ -70,7 +70,7 @@ FULL_STATE = StoredState(
     eta="9998-12-31T00:00:00Z",
     speeds={"1/2": 10.5},
     speed_cpu={"1/2": 250},
-    numbers_at="2026-01-02T03:04:05Z",
+    metrics_at="2026-01-02T03:04:05Z",
     starts="exec: no Python program",
 )
 
@@ -257,7 +257,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"speeds": {"": 1.0, "1/2": 10.5}}, "speeds: ''", {"1/2": 10.5}),
         ({"speeds": {"9" * 5000 + "/1": 1.0, "1/2": 10.5}}, "speeds: '9", {"1/2": 10.5}),
         ({"speed_cpu": {"1/2": 250, "1/4": 1.5}}, "speed_cpu.1/4", {"1/2": 250}),
-        ({"numbers_at": "x"}, "numbers_at", None),
+        ({"metrics_at": "x"}, "metrics_at", None),
         ({"starts": 5}, "starts", None),
         ({"stop": "x"}, "stop", None),
         ({"stop": {"request": "x"}}, "stop.request", None),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.context import TOLD_S
+from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S
 from elastic_tfjob.controller.job.decision import (
     Change,
     Create,
@@ -445,7 +445,7 @@ def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
         cluster.reconcile(killed_after=0)
         assert [action for action in cluster.decision.actions if isinstance(action, SendCommand)]
         assert cluster.decision.again_at is not None
-        assert (cluster.decision.again_at - cluster.now).total_seconds() == TOLD_S
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == COMMANDS_INTERVAL_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:

@@ -57,7 +57,7 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
         "step": draw(st.sampled_from([None, 0, 7, 2**53])),
         "total_steps": draw(st.sampled_from([None, 1, 100, 2**53])),
         "steps_per_s": draw(NUMBER),
-        "numbers_at": draw(st.sampled_from([None, draw(AT)])),
+        "metrics_at": draw(st.sampled_from([None, draw(AT)])),
         "speeds": {f"{p}/{w}": draw(NUMBER) or 1.0 for p in (0, 1, 2) for w in (0, 1, 4)},
     }
 

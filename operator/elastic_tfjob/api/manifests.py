@@ -81,8 +81,8 @@ def _parts(text: str) -> Iterator[str]:
             continue
         after = line.removeprefix(_SEPARATOR).strip()
         if after and not after.startswith("#"):
-            said = f"only a comment may follow {_SEPARATOR}, not {describe(after)}"
-            raise ValueError(f"not YAML: line {number}: {said}")
+            problem = f"only a comment may follow {_SEPARATOR}, not {describe(after)}"
+            raise ValueError(f"not YAML: line {number}: {problem}")
         yield "".join(lines)
         lines = []
     yield "".join(lines)

@@ -209,9 +209,9 @@ def method_of(name: str, settings: dict[str, Any]) -> Method:
     return METHODS[name](**settings)
 
 
-def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
+def listed(text: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
     """The names in this comma-separated list. Raises BadParameter for an unknown name."""
-    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are {', '.join(known)}", param_hint=option)
     return names
@@ -258,9 +258,9 @@ def _change(state: TrainingState) -> float:
 
 def _trained(state: TrainingState) -> dict[str, Any]:
     """The description of the training that is stored in the weights file, for people."""
-    said = asdict(state.plan)
-    said["method"]["name"] = state.plan.method.name
-    return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
+    plan = asdict(state.plan)
+    plan["method"]["name"] = state.plan.method.name
+    return {"plan": plan, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
 def _run(begun: TrainingState, kept: Path, console: Console, stop: Interrupt) -> TrainingState:

@@ -94,15 +94,15 @@ def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
     residuals = FIRST_RESIDUALS[split] + rng.randrange(1_000_000)
     speed_model: SpeedModel = PsSpeedModel()
     if rng.random() < 0.7:
-        speed_model = PsMeasuredSpeedModel(seed=residuals, told=rng.choice(("truth", "truth", "fit")))
+        speed_model = PsMeasuredSpeedModel(seed=residuals, oracle_speed=rng.choice(("truth", "truth", "fit")))
     cluster = tuple(uniform_cluster(nodes, ACCELERATORS, CPUS, MEMORY_GIB))
     return Episode(SimulationInput(workload.jobs, cluster, speed_model, seed=seed), slot_s)
 
 
 def of_profile(name: str, episode: Episode) -> Profile:
     """The profile `name` with the slots of this episode."""
-    said = {"place": "count", "interval_s": episode.slot_s, "on_change": False, **SETTINGS.get(name, {})}
-    return build(name, parse_profile(name, said))
+    settings = {"place": "count", "interval_s": episode.slot_s, "on_change": False, **SETTINGS.get(name, {})}
+    return build(name, parse_profile(name, settings))
 
 
 def of_network(network: Network, episode: Episode) -> Profile:

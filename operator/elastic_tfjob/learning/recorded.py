@@ -123,8 +123,10 @@ class Recorded:
     @property
     def fingerprint(self) -> str:
         """A hash of the record. A training that was interrupted is not continued with a different record."""
-        told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0])))
-        return sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+        content = repr(
+            (self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0]))
+        )
+        return sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
 
     def part(self, part: Part) -> tuple[WorkloadJob, ...]:
         if part == "all":
@@ -349,10 +351,10 @@ def updated(course: ContinuedTraining, recorded: Recorded, number: int) -> Updat
     better = held <= 0 and drawn <= 0 and min(held, drawn) < 0
     update = _update(number, "accepted" if better else "refused", recorded, held, drawn)
     if better:
-        said = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
+        metadata = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
         before = b"" if now is None else as_bytes(now, {"replaced_by_update": number})
         replace_file(course.beside("before"), before)
-        replace_file(course.output, as_bytes(candidate, said))
+        replace_file(course.output, as_bytes(candidate, metadata))
     course.beside("state").unlink(missing_ok=True)
     return update
 

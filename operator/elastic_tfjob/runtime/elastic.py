@@ -47,7 +47,7 @@ class Hello:
         if shared and generation:
             self.folder = protocol.generation_directory(Path(shared), int(generation))
 
-    def say_hello(self) -> None:
+    def report_start(self) -> None:
         """Report that this program can be rescaled, and the variables it set before it imported TensorFlow."""
         if self.folder is None:
             return
@@ -63,12 +63,12 @@ class Hello:
             self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
         )
 
-    def say_ready(self) -> None:
+    def report_ready(self) -> None:
         """Report that this program waits in resume(). Raises OSError: otherwise it would wait without end."""
         if self.folder is not None:
             protocol.write(self.folder / protocol.READY, {"pid": os.getpid()})
 
-    def say_begun(self) -> None:
+    def report_begun(self) -> None:
         """Report that this worker has begun with its chief."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
@@ -281,7 +281,7 @@ class ElasticCheckpoint:
         self._due_at_s = math.inf
         if self.task.chief:
             end_with_coordinator_threads()
-        self._hello.say_hello()
+        self._hello.report_start()
 
     @property
     def resumed(self) -> bool:
@@ -481,13 +481,13 @@ class ElasticCheckpoint:
         """Wait until this generation runs. With several workers only the chief waits for its launcher; the others wait
         for the chief, which knows first."""
         if self._hello.must_wait():
-            self._hello.say_ready()
+            self._hello.report_ready()
             while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
         if self._start_barrier is not None:
             self._start_barrier.sum(0)
             if self._hello.must_wait():  # the chief's launcher has decided; this worker's launcher learns it here
-                self._hello.say_begun()
+                self._hello.report_begun()
         protocol.restore_stderr()
 
     def _watch(self) -> None:

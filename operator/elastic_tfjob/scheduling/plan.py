@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
 from elastic_tfjob.scheduling.snapshot import Cpu, Memory, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["CAUSES", "STOPS", "TOLD", "Cause", "cause_of"]
+__all__ = ["CAUSES", "STOPS", "STORED_CAUSES", "Cause", "cause_of"]
 
 # Why a job's size, place or CPU changes, in one word: metrics have it as a label, pages group by it.
 
@@ -38,7 +38,7 @@ other jobs come first (`preempt`), a node goes back to its pool (`reclaim`), or 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")
 """Why all replicas of a running job are taken away."""
-TOLD: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
+STORED_CAUSES: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
 """Causes that do not follow from the sizes and must be passed on."""
 
 

@@ -23,7 +23,7 @@ from elastic_tfjob.simulation.event_queue import (
     JUMP,
     NODES,
     READY,
-    STRAY,
+    SPEED_CHANGE,
     EventQueue,
     NodeChange,
     NodeScript,
@@ -148,7 +148,7 @@ class Simulation:
             accounts=self._accounts,
             outcome=self.outcome,
         )
-        self._strays_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
+        self._speed_change_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
         self._pools = self.snapshot.pools
         self._done = 0
         self._last_round = -inf
@@ -171,8 +171,10 @@ class Simulation:
                 self._agenda.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
                 self._agenda.add(self.jobs[0].submit_s, DEMAND)
-            if self._strays_s and self.jobs:
-                self._agenda.add((self.jobs[0].submit_s // self._strays_s + 1) * self._strays_s, STRAY)
+            if self._speed_change_s and self.jobs:
+                self._agenda.add(
+                    (self.jobs[0].submit_s // self._speed_change_s + 1) * self._speed_change_s, SPEED_CHANGE
+                )
             if self._present:
                 now = self.snapshot.now
                 present = self._live.take_over(self._present, self.snapshot.nodes, now)
@@ -197,7 +199,7 @@ class Simulation:
             now = agenda.events[0][0]
             changed: list[Job] = []
             removed: list[str] = []
-            round_due = scripted = strayed = False
+            round_due = scripted = speeds_changed = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
@@ -234,10 +236,10 @@ class Simulation:
                         nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
                         agenda.add(now + self._demand.pool.period_s, DEMAND)
-                elif kind == STRAY:
-                    strayed = True
+                elif kind == SPEED_CHANGE:
+                    speeds_changed = True
                     if agenda.events:  # otherwise the simulation is over
-                        agenda.add(now + self._strays_s, STRAY)
+                        agenda.add(now + self._speed_change_s, SPEED_CHANGE)
                 elif now == agenda.round_at:
                     round_due = True
                     agenda.round_at = inf
@@ -256,8 +258,8 @@ class Simulation:
             if scripted:
                 followed = jobs.follow_nodes(self.snapshot.nodes, now)
                 self.snapshot = self.snapshot.evolve(now, changed=followed)
-            if strayed:
-                self.snapshot = self.snapshot.evolve(now, changed=jobs.stray(self.snapshot.nodes, now))
+            if speeds_changed:
+                self.snapshot = self.snapshot.evolve(now, changed=jobs.draw_speeds(self.snapshot.nodes, now))
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:

@@ -10,7 +10,19 @@ from typing import Final
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import Node, Placement
 
-__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "STRAY", "Event", "EventQueue"]
+__all__ = [
+    "ARRIVE",
+    "COOLED",
+    "DEMAND",
+    "FINISH",
+    "JUMP",
+    "NODES",
+    "READY",
+    "ROUND",
+    "SPEED_CHANGE",
+    "Event",
+    "EventQueue",
+]
 
 FINISH: Final = 0
 READY: Final = 1
@@ -19,7 +31,7 @@ JUMP: Final = 3
 COOLED: Final = 4
 NODES: Final = 5
 DEMAND: Final = 6
-STRAY: Final = 7
+SPEED_CHANGE: Final = 7
 ROUND: Final = 8
 """Kinds of events. Events at the same time are handled in this order."""
 

@@ -106,11 +106,11 @@ class _Processes:
     def run(self) -> list[RunResult]:
         try:
             self._start()
-            told = 0
+            signals = 0
             while self._running:
-                if self.stop.times > told:
-                    told = self.stop.times
-                    self._end(kill=told > 1)
+                if self.stop.times > signals:
+                    signals = self.stop.times
+                    self._end(kill=signals > 1)
                 for pipe in wait(list(self._running), timeout=POLL_S):
                     assert isinstance(pipe, Connection)
                     self._hear(pipe)
@@ -156,7 +156,7 @@ class _Processes:
     def _hear(self, pipe: Connection) -> None:
         k = self._running[pipe]
         try:
-            told = pipe.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             process = self._processes[pipe]
             process.join()
@@ -164,16 +164,16 @@ class _Processes:
                 f"the process that ran {self.specs[k].profile} ended with {process.exitcode}; if memory is short, "
                 "try fewer processes (--jobs)"
             ) from None
-        match told:
+        match message:
             case RunResult():
-                self.outcomes[k] = told
+                self.outcomes[k] = message
                 del self._running[pipe]
-                if not told.partial:  # after a partial result, that process would end its next run at once
+                if not message.partial:  # after a partial result, that process would end its next run at once
                     self._give(pipe)
             case BaseException():
-                raise told
+                raise message
             case _:
-                self.progress(k, *told)
+                self.progress(k, *message)
 
 
 def _serve(pipe: Connection) -> None:

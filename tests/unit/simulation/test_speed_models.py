@@ -125,7 +125,7 @@ class TestPsMeasured:
     def test_a_policy_is_told_the_truth_or_the_fit_of_optimus(self) -> None:
         job = WorkloadJob("j", 0, (fixed_group(PS, Resources(), 2), fixed_group(WORKER, Resources(), 4)), 100.0)
         job = replace(job, model="vgg-16")
-        told, fit = (PsMeasuredSpeedModel(told=told).true_speed(job) for told in ("truth", "fit"))
+        told, fit = (PsMeasuredSpeedModel(oracle_speed=told).true_speed(job) for told in ("truth", "fit"))
         assert told.total_steps == fit.total_steps == pytest.approx(100 * samples_per_s("vgg-16", 2, 4))
         assert told.rate(on("a", "a", "b", "b", ps=2)) == fit.rate(on("a", "a", "b", "b", ps=2))
         assert told.steps_per_s({PS: 2, WORKER: 4}) == samples_per_s("vgg-16", 2, 4)

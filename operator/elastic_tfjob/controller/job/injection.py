@@ -35,8 +35,8 @@ def injection_settled(ctx: ReconcileContext) -> bool:
         return ctx.state is not state
     if found is None:
         return False
-    ctx.state = replace(state, injection=replace(found, at=ctx.now_text, anew=False))
-    if found.anew and found.resources:
+    ctx.state = replace(state, injection=replace(found, at=ctx.now_text, recreated=False))
+    if found.recreated and found.resources:
         ctx.state = _all_recreated(
             ctx, ctx.state, "its pods fit into the quota of the namespace once they ask for less"
         )

@@ -28,7 +28,7 @@ _MODES_S: Final = 5.0
 # A program that was started fewer seconds ago may still construct ElasticCheckpoint, whatever its launcher reports.
 _HOOK_S: Final = 30.0
 # Modes in which a program starts beside the running one, best first.
-_BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
+_TWO_PROGRAMS: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
 def choose_mode(
@@ -71,12 +71,14 @@ def choose_mode(
     deaths = known_deaths(ctx)
     if deaths is None:
         return "overlap" if overlap else "spare" if "spare" in offered else "recreate", ""
-    dies: list[Mode] = [mode for mode in _BESIDE if deaths.too_many(mode)]
-    if overlap and "overlap" not in dies:
+    failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths.too_many(mode)]
+    if overlap and "overlap" not in failed_modes:
         return "overlap", ""
-    left: Mode = "spare" if "spare" in offered and "spare" not in dies else "recreate"
-    said = f"in mode {' and '.join(dies)} a program has not come up {MOST_DEATHS} times beside the running one"
-    return left, f"{said}: {deaths.reason}" if dies else ""
+    left: Mode = "spare" if "spare" in offered and "spare" not in failed_modes else "recreate"
+    deaths_text = (
+        f"in mode {' and '.join(failed_modes)} a program has not come up {MOST_DEATHS} times beside the running one"
+    )
+    return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
 
 
 def known_deaths(ctx: ReconcileContext) -> Deaths | None:
@@ -173,15 +175,15 @@ def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
         return f"{describe_role(ctx.chief)}: {ended}"
     if ctx.unheard_s <= limit_s or (_runs_s(ctx, chief) <= limit_s and ctx.unheard_s <= ctx.timeouts.recreate_s):
         return ""
-    told = f"none was seen for {ctx.unheard_s:.0f} s"
-    if nowhere := _finds_no_node(ctx):
-        return f"{told}; {nowhere}"
+    unheard = f"none was seen for {ctx.unheard_s:.0f} s"
+    if no_node := _finds_no_node(ctx):
+        return f"{unheard}; {no_node}"
     if missing := [
         role for role in roles_of(ctx.current) if role not in ctx.by_role or ctx.by_role[role].phase == "Pending"
     ]:
-        return f"{told}; {describe_role(missing[0])} does not run"
+        return f"{unheard}; {describe_role(missing[0])} does not run"
     ends = ((role, ctx.by_role[role].last_end) for role in (ctx.chief, *roles_of(ctx.current)) if role in ctx.by_role)
-    return next((f"{told}; {describe_role(role)}: {end}" for role, end in ends if end is not None), told)
+    return next((f"{unheard}; {describe_role(role)}: {end}" for role, end in ends if end is not None), unheard)
 
 
 def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:

@@ -200,7 +200,7 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
     if what != "none":
         inject.keep_last_words(pod)
     if injection is not None and injection.refused:
-        inject.tell_checkpoint_dir(pod, ctx.elasticity.checkpoint_dir, identity)
+        inject.set_checkpoint_env(pod, ctx.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", None if local else head + tail)

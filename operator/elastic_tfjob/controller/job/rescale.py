@@ -29,7 +29,7 @@ from typing import Final
 
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands, send_commands
-from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, TOLD_S, ReconcileContext
+from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_PER_PASS, ReconcileContext
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import (
     coming_indexes,
@@ -272,11 +272,11 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    told = added
+    recipients = added
     if ready_to_begin:
-        told = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
+        recipients = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
     ctx.wanted = pods_of_both(ctx.current, coming)
-    ctx.send(send_commands(ctx, told, "prepare", coming))
+    ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
     if problem := _withdrawn(ctx) or lost_replica(ctx, [ctx.chief, *roles_of(coming)]):
         return _roll_back(ctx, problem)
@@ -308,9 +308,9 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     coming = ctx.coming
     # In mode `overlap` complete programs are ready, so only the chief has to act. In mode `spare` the programs of all
     # replicas start together with the chief's.
-    told = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
+    recipients = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
     ctx.wanted = pods_of_both(ctx.current, coming)
-    ctx.send(send_commands(ctx, told, "switch", coming))
+    ctx.send(send_commands(ctx, recipients, "switch", coming))
     ctx.look_again(1.0)
     chief, report = ctx.chief_pod, ctx.chief_report
     if report is not None and report.generation == coming.generation:
@@ -479,8 +479,8 @@ def _recreating(ctx: ReconcileContext) -> StoredState:
         return replace(state, stop=stop)
     unmarked = [role for role, pod in pods.items() if not (pod.stopped_by_us or pod.terminating or pod.ended)]
     if unmarked and ctx.elapsed_s < ctx.timeouts.recreate_s:  # an API server may refuse marks permanently
-        ctx.send(dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND))
-        ctx.look_again(TOLD_S)
+        ctx.send(dict.fromkeys(unmarked[:COMMANDS_PER_PASS], STOP_COMMAND))
+        ctx.look_again(COMMANDS_INTERVAL_S)
         return state
     ctx.look_again(5.0)
     lost = ctx.lost(ctx.chief)

@@ -34,7 +34,7 @@ def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Sto
     reached = report.step if report is not None else None
     stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
     stops = f"Stops from {words(ctx.current.replicas)}: {reason}"
-    if why := _nobody_to_ask(ctx):
+    if why := _no_chief_to_ask(ctx):
         ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is asked for: {why}")
         return _end(ctx, stop, lost=_behind(report))
     ctx.event("Normal", "Stopping", f"{stops}. The chief is asked for a checkpoint, for {limit_s:.0f} s at most")
@@ -47,10 +47,10 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
     report, chief, limit_s = ctx.chief_report, ctx.chief_pod, ctx.timeouts.stop_s
     if report is not None and report.step is not None:
         stop = replace(stop, reached=max(stop.reached or 0, report.step))
-    said = report.saved if report is not None else None
-    said = said if said is not None and said.request == stop.request else None
-    if said is not None and said.state == "saved":
-        step = stop.reached if said.step is None else said.step
+    answer = report.saved if report is not None else None
+    answer = answer if answer is not None and answer.request == stop.request else None
+    if answer is not None and answer.state == "saved":
+        step = stop.reached if answer.step is None else answer.step
         reached = step if stop.reached is None or step is None else max(step, stop.reached)
         behind = None if reached is None or step is None else reached - step
         if not behind:  # a checkpoint below the last reported step does not contain all steps
@@ -69,7 +69,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
     if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
         return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
     if waited_s >= limit_s and ctx.listened_s >= min(_LISTENED_S, limit_s):
-        why = f": {said.why}" if said is not None and said.why else ""
+        why = f": {answer.why}" if answer is not None and answer.why else ""
         return _missed(ctx, stop, f"no checkpoint within {limit_s:.0f} s{why}")
     return stop
 
@@ -93,17 +93,17 @@ def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
     if not (heard or late):
         return False
     if not heard or report is None or report.resumed_step is None:
-        told = f"Goes on with {size}; its program does not say at which step"
+        message = f"Goes on with {size}; its program does not say at which step"
     else:
         lost = None if stop.reached is None else max(0, stop.reached - report.resumed_step)
         steps = "" if lost is None else f", {_steps(lost)} lost" if lost else ", no step lost"
-        told = f"Goes on at step {report.resumed_step} with {size}{steps}"
-    ctx.event("Normal", "Resumed", told)
+        message = f"Goes on at step {report.resumed_step} with {size}{steps}"
+    ctx.event("Normal", "Resumed", message)
     ctx.count("resumes")
     return True
 
 
-def _nobody_to_ask(ctx: ReconcileContext) -> str:
+def _no_chief_to_ask(ctx: ReconcileContext) -> str:
     """Returns why the pods may end at once; empty if the chief's launcher has to be asked first."""
     chief, report = ctx.chief_pod, ctx.chief_report
     if not ctx.launcher:

@@ -132,7 +132,7 @@ def _record(ctx: ReconcileContext, state: StoredState) -> str:
         )
     record = UsageRecord.of(ctx.job.annotations, ctx.job.uid)
     report = ctx.chief_report
-    if report is not None and (ctx.stored is None or state.numbers_at != ctx.stored.numbers_at):
+    if report is not None and (ctx.stored is None or state.metrics_at != ctx.stored.metrics_at):
         record = replace(record, loss=report.growth(record.loss))
     moved = ctx.stored is not None and switched_with_moves(ctx.stored, state)
     record = continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved)

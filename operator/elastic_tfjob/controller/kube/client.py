@@ -429,8 +429,8 @@ class ApiClient:
         holds = self._left_s
         sending.left_s = lambda: min(holds(), end - time.monotonic())
         total = min(left_s, timeout.total or math.inf)
-        told = {"timeout": f"{max(int(total * 1000), 1)}ms"}
-        return aiohttp.ClientTimeout(total=total, sock_connect=timeout.sock_connect), told
+        parameters = {"timeout": f"{max(int(total * 1000), 1)}ms"}
+        return aiohttp.ClientTimeout(total=total, sock_connect=timeout.sock_connect), parameters
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}

@@ -87,7 +87,7 @@ class LiveConfiguration:
             log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
             self._text = self._version = self._refusal = None
             self._take(Configuration())
-            self._tell(self._decides())
+            self._record(self._decides())
             return
         if config_map.text is None:
             self._refuse(config_map, "the key config.yaml is missing")
@@ -104,10 +104,10 @@ class LiveConfiguration:
             else:
                 self._take(read)
                 self._text, self._version, self._refusal = config_map.text, config_map.version, None
-                self._tell(self._decides())
+                self._record(self._decides())
         elif self._refusal is not None:  # an edit that reverts an invalid one
             self._refusal = None
-            self._tell(self._decides())
+            self._record(self._decides())
 
     def known(self, own: OwnObject) -> None:
         """Set the operator's own object. It gets the newest event now, and all later events."""
@@ -148,7 +148,7 @@ class LiveConfiguration:
         message = f"Profile {self.current.profile} decides, scope {self.current.scope}: {why}."
         return Event("Normal", "ConfigurationTaken", message)
 
-    def _tell(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self._last = event
         if self._own is not None:
             self._recorder.record(self._own, event)
@@ -183,7 +183,7 @@ class LiveConfiguration:
         self._refusal = _Refusal(found.version, _now(), problem)
         message = f"config.yaml: {problem}. It stays {stays}."
         self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
-        self._tell(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
+        self._record(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
 
 
 def _now() -> str:
@@ -192,8 +192,8 @@ def _now() -> str:
 
 def _must_be_met(configuration: Configuration) -> None:
     """Raises ValueError for settings that a live cluster cannot fulfil."""
-    said = {configuration.profile: {}, **configuration.profiles}
-    problems = [problem for name, settings in said.items() for problem in refusals(name, settings)]
+    configured = {configuration.profile: {}, **configuration.profiles}
+    problems = [problem for name, settings in configured.items() for problem in refusals(name, settings)]
     if problems:
         raise ValueError("; ".join(problems))
 

@@ -84,7 +84,7 @@ class Informer(Generic[T]):
         self._path = path
         self._parse = parse
         self._changed = changed
-        self._touched = touched or _nobody
+        self._touched = touched or _ignore
         self._params = {"labelSelector": selector} if selector else {}
         if fields:
             self._params["fieldSelector"] = fields
@@ -318,7 +318,7 @@ def _uid(raw: Mapping[str, Any]) -> str:
     return str((raw.get("metadata") or {}).get("uid", ""))
 
 
-def _nobody(_: Key) -> None:
+def _ignore(_: Key) -> None:
     """The default for `touched`: does nothing."""
 
 

@@ -204,7 +204,7 @@ def progress(state: StoredState | None, report: Report | None, since_s: float) -
     if report is not None and report.step is not None:
         return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
     if state is not None and state.step is not None:
-        return float(state.step), seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
+        return float(state.step), seconds(state.metrics_at) or since_s, state.steps_per_s or 0.0
     return 0.0, since_s, 0.0
 
 
@@ -235,8 +235,8 @@ def speed(
         held = cpu.get(core.WORKER) or (requested,)
         seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
     # Two digits of a speed are what can be measured; so most rounds need no new fit.
-    told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
-    return _believe(told) if told else None
+    rounded = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    return _believe(rounded) if rounded else None
 
 
 @lru_cache(maxsize=8192)

@@ -134,7 +134,7 @@ def judge(
         past = created is not None and created.timestamp() >= deadline_s
         assessment = _missed(known, deadline, now_s, past=past)
         if known is not None and plan is not None:
-            expected = _expected(known, deadline_s, plan, told=False)
+            expected = _expected(known, deadline_s, plan, explain=False)
             assessment = replace(assessment, eta_s=expected.eta_s, slack_s=expected.slack_s)
     elif known is None or plan is None:
         return Judged(before.verdict if before is not None else None, doubt=doubt)
@@ -167,7 +167,7 @@ def _written(
         if assessment.slack_s is None
         else round(max(-MOST_SLACK_S, min(assessment.slack_s, MOST_SLACK_S)), 1),
         why=assessment.why if new else (before.why if before is not None else ""),
-        told=tuple(dict.fromkeys((*(before.told if before is not None else ()), *notes))),
+        sent=tuple(dict.fromkeys((*(before.sent if before is not None else ()), *notes))),
     )
     judged = Judged(kept, assessment.slack_s, doubt=doubt, final=final)
     if not (new or notes or _moved(status, before, now_s)):
@@ -207,12 +207,12 @@ def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) 
     return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * max(left, abs(before.slack_s)))
 
 
-def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Assessment:
-    """Of a job that goes on, by the plan's forecast. Not `told`: without the words, and the search for a size."""
+def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool = True) -> _Assessment:
+    """Of a job that goes on, by the plan's forecast. Not `explain`: without the words, and the search for a size."""
     forecast, now_s = plan.forecasts[known.key], plan.snapshot.now
     finish = forecast.finish
     if finish is None or not finish.expected_s < inf:
-        can = attainable(known, deadline_s, plan.snapshot) if told else None
+        can = attainable(known, deadline_s, plan.snapshot) if explain else None
         if can is not None and can.least is None:
             return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
         return _Assessment("unknown", "nothing tells when it ends")
@@ -222,7 +222,7 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = Tr
     step_s = 1 / known.steps_per_s if known.steps_per_s > 0 else 0.0
     least_s = _LEAST_TOLERANCE_S if left_s > _LAST_S else min(step_s, _LEAST_TOLERANCE_S)
     tolerance = max(least_s, _TOLERANCE * left_s)
-    if slack >= -tolerance or not told:
+    if slack >= -tolerance or not explain:
         return _Assessment("on-time", "", eta, slack)
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
     can = attainable(known, deadline_s, plan.snapshot)
@@ -303,7 +303,7 @@ def _hints(
     """What the job should declare or report for its deadline; each once."""
     if known is None or plan is None:
         return (), ()
-    spec, told = known.spec, before.told if before is not None else ()
+    spec, sent = known.spec, before.sent if before is not None else ()
     past = plan.snapshot.past(spec)
     hints: dict[Note, str] = {}
     if not spec.stoppable:
@@ -324,7 +324,7 @@ def _hints(
                 "The job does not report its steps, so its end is a guess at best: set a checkpoint-dir, or "
                 "inject=sidecar, and have the program report"
             )
-    new = {note: text for note, text in hints.items() if note not in told}
+    new = {note: text for note, text in hints.items() if note not in sent}
     return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())
 
 

@@ -184,7 +184,7 @@ def scheduled_job(
     )
     asked, why = asked_for(request, target, state, reservations.size)
     superseded = any(reservations.size.get(name, 0) != count for name, count in asked.items())
-    told = job_spec(
+    decided_spec = job_spec(
         job,
         request,
         asked=asked,
@@ -195,7 +195,7 @@ def scheduled_job(
         rejected_nodes=rejected_nodes or {},
         last=failed > 0 and not reservations.kept,
     )
-    decided = _core_job(told, observed, reservations, _phase(reservations, superseded=superseded))
+    decided = _core_job(decided_spec, observed, reservations, _phase(reservations, superseded=superseded))
     made = _with_nodes(decided, observed, reservations, active)
     bound = made.bound.values()
     made = replace(

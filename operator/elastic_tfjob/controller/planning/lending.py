@@ -25,7 +25,7 @@ __all__ = [
     "MAX_PODS",
     "MAX_SHAPES",
     "MAX_TERMS",
-    "NOTHING_LENT",
+    "NO_LENDING",
     "Bin",
     "Lending",
     "LendingInput",
@@ -65,15 +65,15 @@ class Bin:
 @dataclass(frozen=True, slots=True)
 class NeededNodes:
     """`kept`: nodes of the pool where pending pods have room; `recalled`: lent nodes that they need, of which `named`
-    ones cannot be exchanged for others. How many pods are in `room`, are a `recall`, and fit `nowhere`; which did not
-    fit is in `left`."""
+    ones cannot be exchanged for others. The numbers of pods that fit into free `room`, that need a
+    `recall`, and that are `unplaceable`; `left` has those that did not fit."""
 
     kept: frozenset[str]
     recalled: tuple[str, ...]
     named: frozenset[str]
     room: int
     recall: int
-    nowhere: int
+    unplaceable: int
     left: tuple[PendingPod, ...]
 
 
@@ -222,7 +222,7 @@ class Lending:
     unplaced: tuple[PendingPod, ...] = ()
 
 
-NOTHING_LENT: Final = Lending()
+NO_LENDING: Final = Lending()
 
 
 def concerned(node: KubeNode, pools: Collection[str]) -> bool:
@@ -253,7 +253,7 @@ def lending(cluster: LendingInput, now_s: float) -> Lending:
         waiting = (*found.left, *(pod for pod in waiting if pod.namespace not in cluster.pools[pool].namespaces))
         nodes |= mine
         pools[pool] = wants
-        pending |= {(pool, "room"): found.room, (pool, "recall"): found.recall, (pool, "nowhere"): found.nowhere}
+        pending |= {(pool, "room"): found.room, (pool, "recall"): found.recall, (pool, "nowhere"): found.unplaceable}
     for node in cluster.nodes.values():
         stage, pool = stage_of(node), node.loan.pool if node.loan is not None else node.pool
         if node.name not in nodes and stage != "recalled" and (stage == "loaned" or node.pool in cluster.pools):

@@ -35,7 +35,7 @@ class JobRequest:
     whole spec."""
 
     digest: bytes
-    said: Mapping[str, str]
+    annotations: Mapping[str, str]
     spec: TFJobSpec
     elasticity: Elasticity
     elastic: bool
@@ -108,14 +108,14 @@ def terms(
 ) -> JobRequest:
     """Read spec and annotations; `before` is reused where they are the same. `injection` is what the job's namespace
     admits of what is injected, which is `configured` to ask for so much. Raises InvalidTFJob."""
-    said = {
+    annotations = {
         name: text
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     digest = blake2b(job.raw_spec, digest_size=16).digest()
-    basis = (digest, said, job.queue, injection)
-    if before is not None and (before.digest, before.said, before.queue, before.injection) == basis:
+    basis = (digest, annotations, job.queue, injection)
+    if before is not None and (before.digest, before.annotations, before.queue, before.injection) == basis:
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
@@ -131,7 +131,7 @@ def terms(
         classes.append(pod.get("priorityClassName") or "")
     return JobRequest(
         digest,
-        said,
+        annotations,
         _without_templates(spec),
         elasticity,
         elasticity.elastic(spec),

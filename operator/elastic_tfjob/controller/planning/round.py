@@ -18,7 +18,7 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes, active, judge, verdict_due_s
 from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
-from elastic_tfjob.controller.planning.lending import NOTHING_LENT, Lending, LendingInput, ReclaimTimeout, lending
+from elastic_tfjob.controller.planning.lending import NO_LENDING, Lending, LendingInput, ReclaimTimeout, lending
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.core import schedule
@@ -41,7 +41,7 @@ def assemble(
     previous: core.Snapshot | None = None,
     *,
     history: History = core.NOTHING_LEARNED,
-    lending: Lending = NOTHING_LENT,
+    lending: Lending = NO_LENDING,
 ) -> core.Snapshot:
     """The Snapshot; evolved from the previous one where no node changed.
 
@@ -123,7 +123,7 @@ class PlannedRound:
     targets: Mapping[str, Target]
     failed: Mapping[str, Exception]
     plan: Plan
-    lent: Lending = NOTHING_LENT
+    lent: Lending = NO_LENDING
 
 
 def describe_all(
@@ -182,7 +182,7 @@ def plan_round(
 ) -> PlannedRound:
     """What the profile decides for these jobs, by their names in the Snapshot. `cluster`: what is known of loans, where
     there may be any."""
-    lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
+    lent = NO_LENDING if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}

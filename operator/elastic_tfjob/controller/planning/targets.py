@@ -17,7 +17,7 @@ from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
-from elastic_tfjob.scheduling.plan import TOLD, Plan
+from elastic_tfjob.scheduling.plan import STORED_CAUSES, Plan
 from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import ANY_NODE
@@ -27,7 +27,7 @@ from elastic_tfjob.speed.prediction import Rate
 __all__ = ["decide", "decide_fixed", "released", "suspended", "without_plan"]
 
 # The annotation's name, and the job's uid in it.
-_BESIDE_BYTES: Final = 256
+_OTHER_BYTES: Final = 256
 
 
 def _raise(_: str, error: Exception) -> None:
@@ -252,7 +252,7 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
         cpu,
         reason,
         _declared(scheduled, replicas),
-        change.cause if change.cause is not None and change.cause in TOLD else "",
+        change.cause if change.cause is not None and change.cause in STORED_CAUSES else "",
         expects=expects.steps_per_s if expects is not None else None,
     )
 
@@ -335,7 +335,7 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
     the job never start. What has no nodes is no move either."""
     if not target.nodes or scheduled.source is None:  # most are of jobs that wait: those are not measured
         return target
-    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
+    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _OTHER_BYTES
     if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
         return target
     known = scheduled.target
@@ -361,5 +361,5 @@ def _differs(wanted: Target, known: Target | None) -> bool:
         dict(known.declared),
     )
     # Facts change where their words do not: a new byte of free memory is no news.
-    said_anew = not wanted.replicas and str(wanted.reason) != str(known.reason)
-    return not same or wanted.memory != known.memory or said_anew
+    new_reason = not wanted.replicas and str(wanted.reason) != str(known.reason)
+    return not same or wanted.memory != known.memory or new_reason

@@ -30,7 +30,7 @@ MOST_BYTES: Final = 16 << 20
 """A file that is larger is closed."""
 KEPT: Final = 3
 """Closed files that stay."""
-TOLD_S: Final = 300.0
+LOGGED_EVERY_S: Final = 300.0
 
 
 class ExperienceLog:
@@ -38,7 +38,7 @@ class ExperienceLog:
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory) / "experience.jsonl" if directory else None
-        self._written_at = self._told_at = float("-inf")
+        self._written_at = self._logged_at = float("-inf")
         self._known: frozenset[str] = frozenset()
         self._writing = False
 
@@ -59,8 +59,8 @@ class ExperienceLog:
         self._writing = False
         error = None if future.cancelled() else future.exception()
         metrics.EXPERIENCE.labels("written" if error is None else "failed").inc()
-        if error is not None and time.monotonic() - self._told_at >= TOLD_S:
-            self._told_at = time.monotonic()
+        if error is not None and time.monotonic() - self._logged_at >= LOGGED_EVERY_S:
+            self._logged_at = time.monotonic()
             log.warning("experience not written", file=str(self._path), error=excerpt(error))
 
 

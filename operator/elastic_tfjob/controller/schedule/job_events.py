@@ -61,7 +61,7 @@ _OF_ONE: Final = 20
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
 _FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
-_SAYS: Final[Mapping[Topic, str]] = {
+_LOSS: Final[Mapping[Topic, str]] = {
     "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
     "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
     "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
@@ -112,7 +112,7 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
 
 
 class LossEvents:
-    """`look` is given each job that is new or has changed, and `tell` called in each round. `writer` is that of the
+    """`look` is given each job that is new or has changed, and `send_due` called in each round. `writer` is that of the
     verdicts, too: one write of a job at a time, as they share an annotation."""
 
     def __init__(self, jobs: Informer[objects.TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
@@ -130,7 +130,7 @@ class LossEvents:
         """Find the event that the job is to get, where the profile decides by the loss, or else by the work left."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
-        known = _told(source) if source is not None and topics else frozenset()
+        known = _topics_sent(source) if source is not None and topics else frozenset()
         topic = next((topic for topic in topics if topic not in known), None)
         if topic is None or source is None:
             self._due.pop(key, None)
@@ -141,7 +141,7 @@ class LossEvents:
         """The job is gone."""
         self._due.pop(key, None)
 
-    def tell(self, group: asyncio.TaskGroup) -> None:
+    def send_due(self, group: asyncio.TaskGroup) -> None:
         """Send the events that are due, beside later rounds: one job of each namespace after the other."""
         under_way = Counter(namespace for namespace, _ in self._writing)
         free = _AT_ONCE - len(self._writing)
@@ -160,10 +160,10 @@ class LossEvents:
             topic = self._due.pop(key)
             # The job as it is now: another round may have recorded the event meanwhile.
             job = self._jobs.one(key)
-            if job is None or topic in _told(job) or not room_for_notices(job.annotations):
+            if job is None or topic in _topics_sent(job) or not room_for_notices(job.annotations):
                 continue
             sent = NoticesSent.of(job.annotations, job.uid)
-            text = replace(sent, told=sent.told | {topic}).to_json(job.uid)
+            text = replace(sent, sent=sent.sent | {topic}).to_json(job.uid)
             # Without its version: nobody else writes this annotation.
             write = AnnotationWrite(job, {NOTICES_ANNOTATION: text}, versioned=False)
             self._writing.add(key)
@@ -196,13 +196,13 @@ def _event(topic: Topic) -> Event:
         return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
         return Event("Normal", "NotAdjusted", f"The profile gives CPU by the work left, and {_WORK[topic]}")
-    says = f"The profile decides by the training loss, and {_SAYS[topic]}"
+    says = f"The profile decides by the training loss, and {_LOSS[topic]}"
     rises = topic in ("loss-never-fell", "loss-rises")
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _told(job: objects.TFJob) -> frozenset[Topic]:
-    return NoticesSent.of(job.annotations, job.uid).told
+def _topics_sent(job: objects.TFJob) -> frozenset[Topic]:
+    return NoticesSent.of(job.annotations, job.uid).sent
 
 
 # -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
@@ -232,15 +232,15 @@ class _Followed:
     doubt: Doubt | None = None
     verdict: Verdict | None = None
     slack_s: float | None = None
-    told_s: dict[str, float] = field(default_factory=dict)
+    event_at_s: dict[str, float] = field(default_factory=dict)
     """When events of these reasons were told last (monotonic seconds)."""
 
-    def may_tell(self, reason: str) -> bool:
+    def event_due(self, reason: str) -> bool:
         """Whether an event of this reason is due, which it then counts as."""
         now = time.monotonic()
-        if reason in _WAVERS and now < self.told_s.get(reason, -inf) + _AGAIN_S:
+        if reason in _WAVERS and now < self.event_at_s.get(reason, -inf) + _AGAIN_S:
             return False
-        self.told_s[reason] = now
+        self.event_at_s[reason] = now
         return True
 
 
@@ -346,7 +346,7 @@ class DeadlineEvents:
                 log.warning(f"{bug}deadline not written", job=key, error=excerpt(failure.error))
             return
         for event in judged.events:
-            if each.may_tell(event.reason):
+            if each.event_due(event.reason):
                 self._recorder.record(each.job, event)
         if judged.reached in ("met", "missed"):
             metrics.DEADLINES.labels(judged.reached).inc()
@@ -477,14 +477,14 @@ class JobEvents:
         """Send what is new by the plan of this round (None: there is none), with writes in `group`."""
         self._plan = plan
         try:
-            self._tell_kept(plan.kept if plan is not None else {})
+            self._record_kept(plan.kept if plan is not None else {})
             # A job of which a verdict is being written is told the rest in a later round: that can wait.
             await self._verdicts.look(plan, group)
-            self._losses.tell(group)
+            self._losses.send_due(group)
         except Exception as error:
             log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
 
-    def _tell_kept(self, kept: Mapping[str, Reason]) -> None:
+    def _record_kept(self, kept: Mapping[str, Reason]) -> None:
         """Each reason once."""
         for name, why in kept.items():
             namespace, _, job_name = name.partition("/")

@@ -38,7 +38,7 @@ from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.lending import (
-    NOTHING_LENT,
+    NO_LENDING,
     Lending,
     LendingInput,
     LoanWrite,
@@ -191,9 +191,9 @@ class Loans:
             gauge.clear()  # of pools that are gone
             for labels, number in numbers.items():
                 gauge.labels(*labels).set(number)
-        self._tell_unplaced(lent.unplaced)
+        self._record_unplaced(lent.unplaced)
 
-    def _tell_unplaced(self, pods: Collection[PendingPod]) -> None:
+    def _record_unplaced(self, pods: Collection[PendingPod]) -> None:
         """Send an event to one pod of each namespace that begins to have such pods: no lent node will come back for
         them."""
         first = {pod.namespace: pod for pod in reversed(tuple(pods))}
@@ -213,7 +213,7 @@ class Loans:
     ) -> None:
         """There is no plan: no node is lent, and lent nodes go back when their jobs have ended."""
         cluster = self.cluster(configuration, foreign, pods, candidates, plans=False)
-        self.decided(cluster, NOTHING_LENT if cluster is None else lending(cluster, time.time()), ())
+        self.decided(cluster, NO_LENDING if cluster is None else lending(cluster, time.time()), ())
 
     def write(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Begin to write the last decisions; a node that is still being written is left to a later round."""
@@ -286,7 +286,7 @@ class Loans:
             self._nodes.seen(raw)
             return "changed"
         self._nodes.seen(await self._api.patch(path, patch_of(write, raw, now)))
-        event = _told(write, now.timestamp())
+        event = _event_of(write, now.timestamp())
         self._recorder.record(seen, event)
         if write.stage == "returned" and seen.loan is not None and seen.loan.stage == "recalled":
             metrics.NODE_RETURN_SECONDS.labels(write.pool).observe(seen.loan.age_s(now.timestamp()))
@@ -337,7 +337,7 @@ def _of_loan(node: KubeNode) -> tuple[object, ...]:
     return node.uid, node.loan, node.tainted, node.pool, node.usable, node.cordoned
 
 
-def _told(write: LoanWrite, now_s: float) -> Event:
+def _event_of(write: LoanWrite, now_s: float) -> Event:
     pool, why = write.pool, write.why
     if write.late:
         return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it back anyway")

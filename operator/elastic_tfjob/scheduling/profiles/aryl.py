@@ -162,8 +162,8 @@ def admit(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts, *, back
         if round_.start(job, job.spec.minimum if shrinks else job.spec.declared, Reason("fits")):
             flexible.hold(job, round_.placement(job))
             continue
-        if shrinks and not round_.in_cooldown(job) and (gave := _make_room(round_, flexible, job, costs)):
-            donors |= gave
+        if shrinks and not round_.in_cooldown(job) and (donors_used := _make_room(round_, flexible, job, costs)):
+            donors |= donors_used
             continue
         round_.refuse(job, lacks(job, round_))
         if round_.in_cooldown(job):
@@ -193,7 +193,7 @@ def _make_room(round_: Round, flexible: FlexibleReplicas, job: Job, costs: Chang
         for name in nodes:
             for key in sorted(flexible.on.get(name, ())):
                 donor = round_.job(key)
-                if not _gives(round_, donor, job, costs):
+                if not _may_give(round_, donor, job, costs):
                     continue
                 before.setdefault(key, round_.changes.get(key))
                 _leave(round_, donor, name, reason)
@@ -229,7 +229,7 @@ def _to_clear(
             continue
         given = NOTHING
         for key, held in flexible.on[name].items():
-            if _gives(round_, round_.job(key), job, costs):
+            if _may_give(round_, round_.job(key), job, costs):
                 given = given.plus(held)
         gained = room.fit(i, request, given.times(-1)) - room.fit(i, request)
         if gained > 0:
@@ -253,7 +253,7 @@ def _to_clear(
     return chosen
 
 
-def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
+def _may_give(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
     """One that ends sooner than it would have shrunk does not: its room is free by then."""
     lower = donor.spec.priority <= job.spec.priority
     ends_s = left_s(donor, donor.counts, round_.now)

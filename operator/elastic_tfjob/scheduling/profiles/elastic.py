@@ -65,7 +65,7 @@ __all__ = [
     "plan",
     "planned",
     "restore",
-    "told",
+    "speed_known",
 ]
 
 # -- The order of jobs -------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ MEASURED: Final = 5
 Optimus' formula."""
 
 
-def told(job: Job) -> bool:
+def speed_known(job: Job) -> bool:
     """Whether the job's speed at other sizes is known from a source other than CPU use. The remaining jobs grow by CPU
     use, because the behaviour of the running program is more reliable than speeds measured with a different CPU
     share."""
@@ -107,7 +107,7 @@ def told(job: Job) -> bool:
 def planned(job: Job, now: float) -> bool:
     """Whether the job's size is planned. A deadline that has passed does not count."""
     by = job.spec.deadline_s
-    return told(job) or (by is not None and by > now and job.spec.total_steps is not None)
+    return speed_known(job) or (by is not None and by > now and job.spec.total_steps is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
 
     def free(job: Job) -> bool:
         """Whether the job may change. A job in growth backoff keeps the size that was faster."""
-        return told(job) or not job.placement or growth_backoff_over(job, round_)
+        return speed_known(job) or not job.placement or growth_backoff_over(job, round_)
 
     deadline_round = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
     stops = keep_running(deadline_round)
@@ -152,7 +152,7 @@ def _met(deadline_round: DeadlineRound, of: DeadlineRound) -> int:
 
 
 def _by_use(job_case: JobCase) -> bool:
-    return not job_case.probe and not told(job_case.job)
+    return not job_case.probe and not speed_known(job_case.job)
 
 
 def _promised(deadline_round: DeadlineRound) -> DeadlineRound:
@@ -283,7 +283,7 @@ def restore(resizing: Resizing) -> None:
     for job in sorted(resizing.short, key=lambda job: (job.spec.arrival_s, job.spec.sequence)):
         held, declared = job.counts, job.spec.declared
         wanted = {type_: max(n, declared.get(type_, 0)) for type_, n in held.items()}
-        if wanted == held or round_.placement(job) != job.placement or told(job):
+        if wanted == held or round_.placement(job) != job.placement or speed_known(job):
             continue
         if not (movable(job, round_) and growth_backoff_over(job, round_)):
             continue
@@ -319,7 +319,9 @@ def leave_ranked(adjustment: Adjustment) -> None:
 def grow_unplanned(adjustment: Adjustment) -> None:
     """The step `grow` of kips, for jobs that `restore` has not changed."""
     round_ = adjustment.round
-    adjustment.short = [job for job in adjustment.short if not told(job) and round_.placement(job) == job.placement]
+    adjustment.short = [
+        job for job in adjustment.short if not speed_known(job) and round_.placement(job) == job.placement
+    ]
     grow(adjustment)
 
 
@@ -362,10 +364,10 @@ class ElasticProfileParameters(ElasticSettings):
             Weights(crowded),
             *map(adjusting, CPU),
         )
-        told = needs("deadline", "speed", "duration", "service", "use", "history")
+        inputs = needs("deadline", "speed", "duration", "service", "use", "history")
         done = needs("stop", "move", "cpu")
         order = EarliestDeadlineToCome(self.settle_s)
-        return Stages(order, steps, told | done, drifts=True, shares_cpu=self.share_cpu)
+        return Stages(order, steps, inputs | done, drifts=True, shares_cpu=self.share_cpu)
 
     def profile(self, name: str) -> Profile:
         # As for the profile deadline, the steps themselves check the minimum gain.

@@ -491,5 +491,5 @@ class KipsParameters(KipsSettings):
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
-        told = needs("cpu", "use", "speed", "duration", "service")
-        return Stages(Fifo(), steps, told, drifts=True, shares_cpu=self.share_cpu)
+        inputs = needs("cpu", "use", "speed", "duration", "service")
+        return Stages(Fifo(), steps, inputs, drifts=True, shares_cpu=self.share_cpu)

@@ -208,10 +208,10 @@ class CpuLoad:
     def left_cpu_s(self, now: float) -> dict[str, float]:
         """CPU seconds of remaining work per job; the mean of the other jobs where unknown."""
         if self._left is None or self._left[0] != now:
-            told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
-            known = [left for left in told.values() if left is not None]
+            left_by_job = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
+            known = [left for left in left_by_job.values() if left is not None]
             mean = fsum(known) / len(known) if known else LEAST_LEFT_S
-            self._left = now, {key: mean if left is None else left for key, left in told.items()}
+            self._left = now, {key: mean if left is None else left for key, left in left_by_job.items()}
         return self._left[1]
 
 

@@ -211,8 +211,8 @@ def _with_profile(configuration: Configuration, name: str) -> Configuration:
     if not name or name == configuration.profile:
         return configuration
     try:
-        said = {**configuration.model_dump(exclude_unset=True), "profile": name}
-        found = Configuration.model_validate(said)
+        content = {**configuration.model_dump(exclude_unset=True), "profile": name}
+        found = Configuration.model_validate(content)
         if wrong := refusals(name, found.profiles.get(name, {})):
             raise ValueError("; ".join(wrong))
     except ValueError as error:
