@@ -378,7 +378,7 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
             found[inputs.seed] = least_mean_jct_s(inputs.jobs, [*inputs.nodes, *lent], inputs.speed_model)
     whole = [summary.finished == summary.jobs and not summary.partial for summary in summaries]
     return [
-        replace(summary, bound=found.get(summary.seed) if all_done else None)
+        replace(summary, jct_lower_bound_s=found.get(summary.seed) if all_done else None)
         for summary, all_done in zip(summaries, whole, strict=True)
     ]
 

@@ -48,8 +48,8 @@ class Summary:
     profile (same seed), and `worst_loser` the largest relative increase; both are None for the first profile itself.
     `changes` is the number of changes in plans, by cause. `calibration` compares speeds, by cause and for `all`
     changes: over changes after which the job trained for a minute or more, it has the median of |measured / expected
-    speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. `bound` is a lower bound for
-    the mean JCT of any schedule (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
+    speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. No schedule
+    has a mean JCT below `jct_lower_bound_s` (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
     `preempted_jobs` is the number of jobs stopped at least once, `lost_work_s` the training time of the steps that were
     lost.
 
@@ -84,7 +84,7 @@ class Summary:
     p95_jct_s: float | None = None
     tardiness_s: float | None = None
     wasted_cpu: float | None = None
-    bound: float | None = None
+    jct_lower_bound_s: float | None = None
     losers: int | None = None
     worst_loser: float | None = None
     changes: Mapping[str, int] = field(default_factory=dict)
@@ -284,7 +284,7 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
         for row in cells[1:]:
             table.add_row(*row)
         console.print(table)
-    if bounds := {s.seed: s.bound for s in summaries if s.bound is not None}:
+    if bounds := {s.seed: s.jct_lower_bound_s for s in summaries if s.jct_lower_bound_s is not None}:
         least = _seconds(sum(bounds.values()) / len(bounds))
         of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
         click.echo(f"bound: no schedule of these jobs has a mean JCT below {least} s{of}")

@@ -38,7 +38,7 @@ from elastic_tfjob.controller.planning.core_job import (
     speed,
     step_cpu_s,
 )
-from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, terms
+from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, job_request
 from elastic_tfjob.controller.planning.reservations import (
     Reservations,
     occupied,
@@ -68,8 +68,8 @@ _START_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the loop sees it. `job` is None for one that the profile does not decide for: `others` then has all that
-    its pods use. Else `others` has what pods of its name use beyond the job's own.
+    """A job as the loop sees it. `job` is None for one that the profile does not decide for: `other_usage` then has all that
+    its pods use. Else `other_usage` has what pods of its name use beyond the job's own.
 
     `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what a job uses now or has
     been given, `used` the part of it that its pods use, and `floor` what the pods that it keeps request without the CPU
@@ -84,10 +84,10 @@ class JobView:
 
     source: TFJob | None
     job: core.Job | None = None
-    terms: JobRequest | None = None
+    request: JobRequest | None = None
     target: Target | None = None
     state: StoredState | None = None
-    others: Usage = field(default_factory=dict)
+    other_usage: Usage = field(default_factory=dict)
     reserved: Usage = field(default_factory=dict)
     used: Usage = field(default_factory=dict)
     floor: Usage = field(default_factory=dict)
@@ -116,7 +116,7 @@ def set_aside(scheduled: JobView) -> JobView:
     return replace(
         scheduled,
         job=None,
-        others=_sum([*scheduled.others.items(), *scheduled.reserved.items()]),
+        other_usage=_sum([*scheduled.other_usage.items(), *scheduled.reserved.items()]),
         reserved={},
         used={},
         floor={},
@@ -151,24 +151,34 @@ def scheduled_job(
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
-        return JobView(job, others=everything)
-    request = terms(
-        job, before.terms if before else None, before.terms.injection if before and before.terms else None, configured
+        return JobView(job, other_usage=everything)
+    request = job_request(
+        job,
+        before.request if before else None,
+        before.request.injection if before and before.request else None,
+        configured,
     )
     spec, now_s = request.spec, now.timestamp()
     try:
         target, state = _written(job, spec, before)
     except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
-        return JobView(job, others=everything)
+        return JobView(job, other_usage=everything)
     if (injection := state.injection if state is not None else None) != request.injection:
-        request = terms(job, None, injection, configured)
+        request = job_request(job, None, injection, configured)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
     record = UsageRecord.of(job.annotations, job.uid)
     if not followed or spec.run_policy.suspend:
         taught = lesson(job, request, state, record)
         return JobView(
-            job, None, request if ours else None, target, state, others=everything, followed=followed, lesson=taught
+            job,
+            None,
+            request if ours else None,
+            target,
+            state,
+            other_usage=everything,
+            followed=followed,
+            lesson=taught,
         )
     # The description before is useless if the job was recreated under its name: that was another job.
     same = before is not None and before.source is not None and before.source.uid == job.uid
@@ -218,7 +228,7 @@ class _Observed:
     """What is known at `now_s` of a job that the profile decides for; `before` is its last description."""
 
     job: TFJob
-    terms: JobRequest
+    request: JobRequest
     target: Target | None
     state: StoredState | None
     record: UsageRecord
@@ -229,7 +239,7 @@ class _Observed:
     @property
     def report(self) -> Report | None:
         """What the replica that leads the training said last."""
-        return self.reports.get(_pod_name(self.job, self.terms.spec)) if self.reports else None
+        return self.reports.get(_pod_name(self.job, self.request.spec)) if self.reports else None
 
     @property
     def same_target(self) -> JobView | None:
@@ -278,7 +288,7 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         executed_s=record.executed_s,
         migrations=record.moves,
         rescaled_s=last_rescale(state),
-        speed=speed(observed.terms, state, report, reservations.size, reservations.cpu),
+        speed=speed(observed.request, state, report, reservations.size, reservations.cpu),
         cpu=reservations.cpu,
         cpu_use=use,
         step_cpu_s=cost_s,
@@ -309,10 +319,10 @@ def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservatio
     return JobView(
         observed.job,
         decided,
-        observed.terms,
+        observed.request,
         observed.target,
         observed.state,
-        others=_sum(takes.others),
+        other_usage=_sum(takes.other_usage),
         reserved=_sum([*reservations.room, *takes.used, *takes.leaves]),
         used=_sum(takes.used),
         floor=_sum(
@@ -390,7 +400,7 @@ def _pod_name(job: TFJob, spec: TFJobSpec) -> str:
 
 def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Target | None, StoredState | None]:
     """What the operator has decided for a job, and how far that is. Raises UnknownWord as `_stored`."""
-    if before is not None and before.source is job and before.terms is not None:
+    if before is not None and before.source is job and before.request is not None:
         return before.target, before.state  # it is the same object, which was read before
     return _stored(Target.of, job, spec), _stored(StoredState.of, job, spec)
 

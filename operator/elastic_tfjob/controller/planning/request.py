@@ -20,12 +20,12 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.reasons import Reason, Why
 from elastic_tfjob.scheduling.resources import Constraints, Resources
 
-__all__ = ["JobRequest", "annotated", "asked_for", "decided", "refused_target", "reserved_size", "terms"]
+__all__ = ["JobRequest", "annotated", "asked_for", "decided", "job_request", "refused_target", "reserved_size"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
+    """What a job's spec and its user's annotations ask for. `other_millicores` is the CPU in millicores, per type, of all in the
     pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
     `pod_level`: a template has resources of the whole pod, and Kubernetes resizes none of its pods in place.
     `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named. `place`
@@ -41,7 +41,7 @@ class JobRequest:
     elastic: bool
     stoppable: bool
     requests: Mapping[str, Resources]
-    beside: Mapping[str, int]
+    other_millicores: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
     classes: tuple[str, ...] = ()
     queue: str = ""
@@ -74,11 +74,11 @@ class JobRequest:
 
     def pod_cpu(self, name: str, container: int) -> int:
         """Millicores of a whole pod of this type, of which the container that trains has `container`."""
-        return container + self.beside[name]
+        return container + self.other_millicores[name]
 
     def container_cpu(self, name: str, pod: int) -> int:
         """Millicores of the container that trains, in a pod of this type that has `pod`."""
-        return max(1, pod - self.beside[name])
+        return max(1, pod - self.other_millicores[name])
 
     @property
     def problems(self) -> list[str]:
@@ -100,7 +100,7 @@ def annotated(job: TFJob) -> bool:
     )
 
 
-def terms(
+def job_request(
     job: TFJob,
     before: JobRequest | None = None,
     injection: Injection | None = None,
@@ -122,11 +122,11 @@ def terms(
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
     what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
-    requests, beside, constraints, classes = {}, {}, [], []
+    requests, other_millicores, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
         requests[name] = requests_with(what, pod, resources, adapted=is_adapted(injection))
-        beside[name] = requests[name].cpu - cpu_of(pod).request
+        other_millicores[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
     return JobRequest(
@@ -137,7 +137,7 @@ def terms(
         elasticity.elastic(spec),
         elasticity.stoppable(spec),
         requests,
-        beside,
+        other_millicores,
         tuple(constraints),
         tuple(classes),
         job.queue,

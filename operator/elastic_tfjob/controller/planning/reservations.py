@@ -85,11 +85,11 @@ class OverdueRelease(NamedTuple):
 
 class Occupied(NamedTuple):
     """What pods of the job's name use on nodes: `used` counts as its reservations, `leaves` is used by pods of a job
-    that stops, and `others` is all the rest."""
+    that stops, and `other_usage` is all the rest."""
 
     used: Parts
     leaves: Parts
-    others: Parts
+    other_usage: Parts
 
 
 class _Seat(NamedTuple):
@@ -201,9 +201,9 @@ def occupied(reservations: Reservations, overdue: OverdueRelease, active: Iterab
     # would also stop the next job.
     leaving = list(reservations.pods.values()) if reservations.stops and overdue.lasts_s < _LEAVE_S else []
     counted |= {pod.uid for pod in leaving}
-    others = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
-    others += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
-    return Occupied(used, [(pod.node, pod.requests) for pod in leaving], others)
+    other_usage = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
+    other_usage += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
+    return Occupied(used, [(pod.node, pod.requests) for pod in leaving], other_usage)
 
 
 def since(holds: bool, before_s: float | None, now_s: float) -> float | None:

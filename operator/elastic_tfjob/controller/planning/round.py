@@ -55,7 +55,7 @@ def assemble(
     for each in scheduled:
         if each.job is not None:
             jobs[each.job.key] = each.job
-        for name, amount in each.others.items():
+        for name, amount in each.other_usage.items():
             _add(used, name, amount)
         for name, amount in each.floor.items():
             _add(floor, name, amount)
@@ -197,7 +197,7 @@ def _leaving(found: JobView, nodes: Collection[str]) -> bool:
     """Whether a job has pods on these nodes that are not ending yet: a job that is past its preparation leaves at once,
     before a stop could make it."""
     goes = found.state is not None and found.state.phase not in ("Stable", "Preparing")
-    return not goes and any(node in nodes for node in (*found.used, *found.others))
+    return not goes and any(node in nodes for node in (*found.used, *found.other_usage))
 
 
 # -- Reservations that failed ------------------------------------------------------------------------------------------
@@ -274,4 +274,4 @@ def _came(found: JobView | None) -> bool:
     """Whether pods came after all: they are still there, or the job has succeeded meanwhile."""
     if found is None:
         return False
-    return bool(found.others) or (found.source is not None and found.source.status().is_true("Succeeded"))
+    return bool(found.other_usage) or (found.source is not None and found.source.status().is_true("Succeeded"))

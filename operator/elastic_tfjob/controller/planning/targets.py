@@ -99,7 +99,7 @@ def _remembering(target: Target, scheduled: JobView, memory: Memory | None) -> T
 
 def _stoppable(scheduled: JobView) -> bool:
     """Whether the job can continue later from where it was."""
-    return scheduled.terms is not None and scheduled.terms.stoppable
+    return scheduled.request is not None and scheduled.request.stoppable
 
 
 def without_plan(scheduled: JobView, profile: str) -> Target | None:
@@ -112,17 +112,17 @@ def without_plan(scheduled: JobView, profile: str) -> Target | None:
 def decide_fixed(scheduled: JobView) -> Target | None:
     """The target under profile `fixed`: None, except where a person asks for another size of a job that has one from
     this operator, or where the job still waits for a start under another profile."""
-    terms, target, state = scheduled.terms, scheduled.target, scheduled.state
-    if terms is None or terms.spec.run_policy.suspend:
+    request, target, state = scheduled.request, scheduled.target, scheduled.state
+    if request is None or request.spec.run_policy.suspend:
         return None
     if (start := _started(scheduled, FIXED)) is not None:
         return start
     if target is None and state is None:
         return None
-    if terms.elasticity.placement == "none":
+    if request.elasticity.placement == "none":
         return _edited(scheduled, FIXED)
-    size, _ = reserved_size(terms, target, state, started=True)
-    asked, why = asked_for(terms, target, state, size)
+    size, _ = reserved_size(request, target, state, started=True)
+    asked, why = asked_for(request, target, state, size)
     wanted = {**size, **asked}
     declared = _declared(scheduled, wanted)
     if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
@@ -142,7 +142,7 @@ def decide_fixed(scheduled: JobView) -> Target | None:
 def released(scheduled: JobView, profile: str) -> Target | None:
     """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
     spec was edited since; None for others."""
-    if scheduled.terms is None or scheduled.terms.spec.run_policy.suspend:
+    if scheduled.request is None or scheduled.request.spec.run_policy.suspend:
         return None
     return _started(scheduled, profile) or _edited(scheduled, profile)
 
@@ -156,17 +156,17 @@ def _started(scheduled: JobView, profile: str) -> Target | None:
 
 def _edited(scheduled: JobView, profile: str) -> Target | None:
     """The declared size, where the replicas of the spec differ from those that the job has its size from."""
-    assert scheduled.terms is not None
+    assert scheduled.request is not None
     seen = decided(scheduled.target, scheduled.state)
-    if not seen or dict(seen) == dict(scheduled.terms.declared):
+    if not seen or dict(seen) == dict(scheduled.request.declared):
         return None
     made = _as_declared(scheduled, profile)
     return made if _differs(made, scheduled.target) else None
 
 
 def _as_declared(scheduled: JobView, profile: str) -> Target:
-    assert scheduled.terms is not None
-    declared, target = scheduled.terms.declared, scheduled.target
+    assert scheduled.request is not None
+    declared, target = scheduled.request.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = Reason("released", {"profile": profile})
     seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
@@ -176,8 +176,8 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
 
 def suspended(scheduled: JobView) -> Target | None:
     """The empty target, for a job that the profile decides for and that a person has suspended; None for others."""
-    terms, target = scheduled.terms, scheduled.target
-    if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
+    request, target = scheduled.request, scheduled.target
+    if scheduled.job is not None or request is None or not scheduled.followed or not request.spec.run_policy.suspend:
         return None
     if target is None or not target.replicas:
         return None
@@ -232,7 +232,7 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
 
 def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
     assert scheduled.job is not None
-    assert scheduled.terms is not None
+    assert scheduled.request is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
     moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
@@ -240,7 +240,7 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
     if expects is not None:
         reason = added(reason, expects=expects.steps_per_s, expects_by=expects.source)
     cpu = {
-        name: tuple(scheduled.terms.container_cpu(name, value) for value in _millicores(change, name))
+        name: tuple(scheduled.request.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
     }
     return Target(
@@ -270,14 +270,14 @@ def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
 
 
 def _waits(scheduled: JobView, why: Why) -> Target:
-    assert scheduled.terms is not None
-    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.terms.declared)
+    assert scheduled.request is not None
+    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.request.declared)
 
 
 def _kept(scheduled: JobView) -> Target | None:
     """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
     assert scheduled.job is not None
-    assert scheduled.terms is not None
+    assert scheduled.request is not None
     if scheduled.target is not None:
         declared = _declared(scheduled, scheduled.target.replicas)
         return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
@@ -292,10 +292,10 @@ def _kept(scheduled: JobView) -> Target | None:
 def _declared(scheduled: JobView, replicas: Mapping[str, int]) -> Mapping[str, int]:
     """The spec's replicas, once the job has the size that an edit of them asks for. Until then those before the edit:
     a size that cannot be had yet is asked for again."""
-    assert scheduled.terms is not None
-    asked, _ = asked_for(scheduled.terms, scheduled.target, scheduled.state, replicas)
+    assert scheduled.request is not None
+    asked, _ = asked_for(scheduled.request, scheduled.target, scheduled.state, replicas)
     followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(scheduled, asked)
-    return scheduled.terms.declared if followed else decided(scheduled.target, scheduled.state)
+    return scheduled.request.declared if followed else decided(scheduled.target, scheduled.state)
 
 
 def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:

@@ -410,10 +410,10 @@ class JobEvents:
     def described(self, entry: JobEntry, scheduled: JobView) -> None:
         """Send the events that follow from a job's description."""
         if scheduled.source is not None:
-            self._take_place(entry, scheduled.source, scheduled.terms)
+            self._take_place(entry, scheduled.source, scheduled.request)
         if scheduled.source is None or not scheduled.followed:
             return
-        for problem in scheduled.terms.problems if scheduled.terms is not None else ():
+        for problem in scheduled.request.problems if scheduled.request is not None else ():
             self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
         if scheduled.job is None and scheduled.pending_since_s is not None:
             nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
@@ -422,9 +422,9 @@ class JobEvents:
             )
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, entry: JobEntry, job: TFJob, terms: JobRequest | None) -> None:
+    def _take_place(self, entry: JobEntry, job: TFJob, request: JobRequest | None) -> None:
         """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
-        place = terms.place if terms is not None else None
+        place = request.place if request is not None else None
         if place is None or job.deleting:
             self._leave_place(entry)
             return

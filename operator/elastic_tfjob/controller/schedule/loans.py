@@ -327,7 +327,7 @@ def _stays(guest: Pod, found: JobView | None) -> bool:
         return False
     if found.job is not None:
         return not found.job.spec.loanable
-    if found.terms is not None and found.terms.spec.run_policy.suspend:
+    if found.request is not None and found.request.spec.run_policy.suspend:
         return False
     return not source.status().finished
 

@@ -340,7 +340,7 @@ class Scheduler:
         if described.error is None:
             self._failures.follow(entry.key, before, view, time.monotonic())
         self._events.follow(entry, view.source)
-        if before is not None and (view.terms is not before.terms or view.target != before.target):
+        if before is not None and (view.request is not before.request or view.target != before.target):
             entry.quarantine = None  # the cause may be mended
         if view.lesson is not None:
             self._memory.learn(entry.key[0], *view.lesson)

@@ -15,7 +15,7 @@ from elastic_tfjob.controller.model.status import JobStatus, format_time, moment
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
-from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.scheduling.queue import Entry, entry
 from elastic_tfjob.scheduling.reasons import Why, code_of
 from elastic_tfjob.scheduling.rules import Order
@@ -105,7 +105,7 @@ def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
     problems: list[str] = []
     request, target, state = None, None, None
     try:
-        request = terms(job, before)
+        request = job_request(job, before)
         problems += [*request.elasticity.problems, *request.problems]
     except Exception as error:  # users write the spec
         problems.append(str(error) or type(error).__name__)

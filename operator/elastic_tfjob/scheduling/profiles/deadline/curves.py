@@ -27,15 +27,15 @@ __all__ = [
     "ROW",
     "Booking",
     "Curve",
+    "CurveCache",
     "CurveIncrements",
-    "CurveView",
     "Floats",
     "Increments",
     "Need",
     "Sizes",
     "Timeline",
     "Way",
-    "curve_index",
+    "curve_cache",
 ]
 
 
@@ -405,7 +405,7 @@ class Kept:
     current: int
 
 
-class CurveView:
+class CurveCache:
     """An index that caches each job's curve until one of its inputs changes. If only the totals of the cluster change
     (nodes are borrowed or returned), for most curves only the shares are recomputed."""
 
@@ -449,8 +449,8 @@ class CurveView:
         return Kept(total, past, known_speed(job), settled, curve, current)
 
 
-def curve_index(how: Sizes) -> Callable[[Snapshot], CurveView]:
-    return lambda snapshot: CurveView(how)
+def curve_cache(how: Sizes) -> Callable[[Snapshot], CurveCache]:
+    return lambda snapshot: CurveCache(how)
 
 
 # -- Free capacity over future time slots, and the smallest size with which a job meets its deadline -------------------

@@ -12,7 +12,7 @@ from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.forecasts import work_left
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_index
+from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_cache
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
@@ -137,7 +137,7 @@ class DeadlineRound:
         # The first `most_planned` running jobs share their resources; other running jobs do not change.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = usable_total(round_)
-        curves = snapshot.index(("deadline curves", settings.sizes), curve_index(settings.sizes))
+        curves = snapshot.index(("deadline curves", settings.sizes), curve_cache(settings.sizes))
         self.cases: list[JobCase] = []
         self.unfit: list[Job] = []
         self.left_out: list[Job] = []
