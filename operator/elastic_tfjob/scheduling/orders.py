@@ -66,7 +66,7 @@ class AgedShortestFirst(ShortestJobFirst):
         return max(0.0, duration_s * (1 - job.steps / total)) if total and duration_s < inf else duration_s
 
     def aged_s(self, job: Job) -> float:
-        """When the job goes before younger ones."""
+        """The time from which the job goes before all jobs that have not waited as long for their run time."""
         (duration_s,) = ShortestJobFirst.key(self, job, 0.0)
         return job.spec.arrival_s + max(DAY_S, self.patience * (duration_s if duration_s < inf else DAY_S))
 
@@ -154,6 +154,6 @@ class LeastAttainedService(Order):
         return job.service - min(max(0.0, job.memory.get(FORGIVEN, 0.0)), job.service)
 
     def attained_at(self, job: Job, now: float) -> float:
-        """The service that counts by now."""
+        """The service that counts at this moment."""
         attained = self.attained(job)
         return attained + job.held * max(0.0, now - job.since_s) if job.placement else attained

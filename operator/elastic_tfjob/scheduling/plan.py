@@ -139,8 +139,8 @@ class Plan:
 
 
 def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool, stopped: bool) -> Cause:
-    """The cause of a change as replicas per type tell it. `moved`: replicas are on other nodes. `stopped`: the job was
-    stopped before."""
+    """The cause of a change, derived from the replicas per type. `moved`: replicas are on other nodes. `stopped`: the
+    job was stopped before."""
     if not any(after.values()):
         return "preempt"
     if not before or not any(before.values()):

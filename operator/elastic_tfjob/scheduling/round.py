@@ -39,7 +39,7 @@ class Round:
         self.rules = rules
         self.now = snapshot.now
         self.nodes: Mapping[str, Node] = snapshot.nodes
-        """The present nodes: with those that the round borrows, without those that it gives back."""
+        """The present nodes, including nodes that the round borrows, without nodes that it returns."""
         self.loans: list[Loan] = []
         self.changes: dict[str, Assignment] = {}
         self.refusals: dict[str, Reason] = {}
@@ -337,7 +337,8 @@ class Round:
         return True
 
     def undo(self, mark: int, before: Mapping[str, Assignment | None]) -> None:
-        """Go back to when the FreeCapacity was at `mark`; `before` has the earlier targets of jobs changed since."""
+        """Undo everything since the FreeCapacity was at `mark`; `before` has the previous targets of the jobs changed
+        since then."""
         for key, target in before.items():
             if target is None:
                 self.changes.pop(key, None)
@@ -390,7 +391,7 @@ def _queue(snapshot: Snapshot, rules: Rules) -> Callable[[], Iterator[str]]:
 
 
 # -- The limit of actions of a round -----------------------------------------------------------------------------------
-# It does not depend on a clock, so that both worlds decide the same.
+# The limit does not depend on a clock, so that the operator and the simulator make the same decisions.
 
 FEWEST_ACTIONS: Final = 10_000
 ACTIONS_EACH: Final = 100

@@ -149,7 +149,8 @@ class JobSpec:
 
     @property
     def scope(self) -> str:
-        """The namespace, or empty in a simulation. What jobs of one scope teach is used only there."""
+        """The namespace, or empty in a simulation. What is learned from jobs of one scope is used only in this
+        scope."""
         return self.key.rpartition("/")[0]
 
     @cached_property
@@ -361,8 +362,9 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
     ) -> "Snapshot":
-        """The next Snapshot: `changed` jobs are new or changed, `removed` ones are gone; `nodes`, `pools` and `history`
-        replace the present ones where they are given. New nodes without `pools` say the demand themselves."""
+        """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools` and
+        `history`, if given, replace the present ones. With `nodes` but without `pools`, the nodes' states determine the
+        pools' demand."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -397,7 +399,7 @@ class Snapshot:
 
 
 def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
-    """The demand of other pools as the states of their nodes say it."""
+    """The demand of other pools, derived from the states of their nodes."""
     wanted: dict[str, int] = {}
     spare: dict[str, int] = {}
     for node in nodes.values():
