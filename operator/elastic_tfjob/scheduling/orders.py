@@ -107,7 +107,7 @@ class LeastAttainedService(Order):
 
     `within` a queue: by `arrival` (as Lucid's simulator), or by `turn` (as Tiresias itself): running jobs first, in the
     order in which they started; then jobs preempted in this queue, the last one first; then jobs that entered it, new
-    or just sunk, in order of entering. So a job that sinks goes behind those that wait there.
+    or just sunk, in order of entering. So a job that sinks comes after the jobs that wait there.
     `promote_knob` k > 0 brings a waiting job back to the first queue once it has waited k times as long as it ran
     (PROMOTEKNOB); 0 turns that off. Its service until then is forgiven: once it starts again, that amount is stored in
     its memory (FORGIVEN), and only later service counts.

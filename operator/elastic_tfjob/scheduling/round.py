@@ -236,11 +236,10 @@ class Round:
         self.room.set_nodes(self.nodes)
 
     def resize(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
-        """Change the number of replicas: the first ones stay; with `repack` all are placed again. `cause` where the
-        sizes do not tell it.
+        """Change the number of replicas: the first ones stay; with `repack` all are placed again. `cause`: why the job
+        changes, if that does not follow from the sizes.
 
-        Afterwards all replicas hold the CPU that they request: more is granted last.
-        """
+        Afterwards all replicas hold the CPU that they request: more is granted last."""
         self.act(job)
         room, place = self.room, self.rules.place
         mark = room.mark()
@@ -273,7 +272,7 @@ class Round:
     def assign(self, job: Job, nodes: Placement, reason: Why, cause: Cause | None = None) -> None:
         """Put the job's replicas on these nodes (none: take all away); the caller has checked that they fit.
 
-        They get the CPU that they request. `cause` where the sizes do not tell it.
+        They get the CPU that they request. `cause`: why the job changes, if that does not follow from the sizes.
         """
         self.act(job)
         self._forget_failed()
@@ -307,8 +306,8 @@ class Round:
         *,
         leaves: Collection[str] = frozenset(),
     ) -> bool:
-        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`
-        where the sizes do not tell it."""
+        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`: why
+        the job changes, if that does not follow from the sizes."""
         self.act(job)
         nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)

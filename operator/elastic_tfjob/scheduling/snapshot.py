@@ -328,9 +328,9 @@ V = TypeVar("V", bound=SnapshotIndex)
 class Snapshot:
     """The cluster at `now`. `seed` is the only randomness a policy may use.
 
-    `pools`: the demand of other pools by name; by default as the states of their nodes say. `history`: what finished
-    jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`, too, and
-    compare it."""
+    `pools`: the demand of other pools by name; by default it is derived from the states of their nodes. `history`: what
+    finished jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`,
+    too, and compare it."""
 
     __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "pools", "seed")
 
@@ -411,8 +411,9 @@ def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
 
 
 # -- Memory: what a profile remembers of a job from one plan to the next -----------------------------------------------
-# Both worlds store it for the profile: `Plan.memory` has it, and the next Snapshot's `Job.memory`, so that equal input
-# gives an equal plan. A name begins with the profile's, as in `las.forgiven`: numbers outlive a change of the profile.
+# The operator and the simulator store it for the profile: `Plan.memory` has it, and the next Snapshot's `Job.memory`,
+# so that equal input gives an equal plan. A name begins with the profile's, as in `las.forgiven`: numbers outlive a
+# change of the profile.
 
 _NAME: Final = re.compile(r"[a-z][-a-z0-9_.]*")
 
