@@ -207,8 +207,8 @@ class Forecasts(Mapping[str, Forecast]):
 
     `changed` has the targets of the plan; `order` the waiting jobs in order. The start of a waiting job follows from
     totals: in order, each job starts as soon as free resources, with those of jobs that end, hold its minimum (list
-    scheduling without backfill, Graham, 1969). So a start is rather late where later jobs may pass, and rather early
-    where free resources are scattered.
+    scheduling without backfill, Graham, 1969). So the forecast start is too late if later jobs may start first, and too
+    early if the free resources are scattered over nodes.
     """
 
     def __init__(self, snapshot: Snapshot, changed: Changed, order: Callable[[], Iterable[str]]) -> None:

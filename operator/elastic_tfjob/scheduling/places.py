@@ -225,7 +225,7 @@ def _fill(
 
 @dataclass(frozen=True, slots=True)
 class Apart(Place):
-    """A job is either on own nodes or on borrowed ones, so that borrowed nodes go back with few stops.
+    """A job is either on own nodes or on borrowed ones, so that borrowed nodes can be returned with few stops.
 
     A job starts on own nodes, or as a whole on borrowed ones where it may run there and no own node has room. A job
     with several replica types, which need each other in each step, starts on one node if one holds all of it. On two

@@ -42,9 +42,9 @@ class Searched(NamedTuple, Generic[K, R]):
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """Limits of a search: it makes at most `attempts`, and begins none after `seconds`. It may always take a few times
-    as long as its longest attempt. Each half of a group takes half as long, so a search finds at least one failing job.
-    """
+    """Limits of a search: it makes at most `attempts`, and begins none after `seconds`. Even after `seconds` it may
+    continue until it has lasted a few times as long as its longest attempt: each half of a group takes half as long as
+    the group, so every search finds at least one failing job."""
 
     attempts: int
     seconds: float
@@ -67,7 +67,7 @@ class SearchBudget:
 
 
 _LONGEST_ATTEMPTS: Final = 4
-# Most attempts of a search plan few jobs, so many are affordable.
+# Many attempts are affordable, since most attempts of a search plan only few jobs.
 _BUDGET: Final = SearchBudget(attempts=2000, seconds=6.0)
 
 

@@ -129,8 +129,8 @@ class LossEvents:
         self._turns = 0
 
     def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
-        """Finds the event that the job should get. `by_loss`: the profile decides by the loss; else by the remaining
-        work."""
+        """Finds the next event that the job should get. `by_loss`: the profile decides by the loss; else by the
+        remaining work."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
         known = _told(source) if source is not None and topics else frozenset()
@@ -177,7 +177,7 @@ class LossEvents:
     def _written(self, job: objects.TFJob, topic: Topic, failure: WriteFailure | None) -> None:
         if failure is None:
             self._recorder.record(job, _event(topic))
-        elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+        elif failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
             bug = "bug: " if failure.kind == "bug" else ""
             log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
             if failure.kind == "failed":
@@ -290,7 +290,8 @@ class DeadlineEvents:
         ]
         turn = {key: self._followed[key] for key in chosen}
         for key, each in turn.items():
-            # The known job may be older than the last write of its verdict; its event would be sent twice.
+            # Use the newest job: an older one may lack the last write of its verdict, so that its event would be sent
+            # twice.
             each.job = next((job for job in self._jobs.of_job(key) if job.uid == each.job.uid), each.job)
         asked = {f"{key[0]}/{key[1]}": (key, each) for key, each in turn.items() if each.deadline_s is not None}
         jobs = {name: (each.job, each.deadline_s or 0.0, each.doubt) for name, (_, each) in asked.items()}
@@ -346,7 +347,7 @@ class DeadlineEvents:
 
     def _written(self, key: Key, each: _Followed, judged: Judged, failure: WriteFailure | None) -> None:
         if failure is not None:
-            if failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+            if failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
                 bug = "bug: " if failure.kind == "bug" else ""
                 log.warning(f"{bug}deadline not written", job=key, error=excerpt(failure.error))
             return

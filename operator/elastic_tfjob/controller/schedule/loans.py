@@ -62,7 +62,7 @@ _FORBIDDEN_S: Final = 300.0
 _WRITE_S: Final = 15.0
 # Seconds that a round waits for the first list of pods.
 _READ_S: Final = 5.0
-# Seconds after the stop of a job for which its pods are waited for.
+# Seconds for which pods are waited for after the time limit of their job's stop.
 _HARD_S: Final = 60.0
 
 
@@ -364,7 +364,7 @@ def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozense
         promised.update(candidate.reserved)
         target = candidate.target
         if target is not None and candidate.state is not None and refused_target(target, candidate.state):
-            target = None  # the job does not go there
+            target = None  # the job keeps the size of its state
         for stored in (target, candidate.state, candidate.state.next if candidate.state is not None else None):
             if stored is not None:
                 promised.update(name for names in stored.nodes.values() for name in names)

@@ -113,8 +113,8 @@ def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
 
 
 def some_fewer(counts: Counts, floor: Counts) -> Counts | None:
-    """One worker less, or one PS where no worker is spare; None at the floor. With very many spare replicas a small
-    part of them, so that giving all takes a few steps and not thousands."""
+    """One worker less, or one PS if no worker is spare; None at the floor. With very many spare replicas, a small
+    fraction of them at once, so that giving all takes a few steps instead of thousands."""
     for type_ in (WORKER, PS):
         spare = counts.get(type_, 0) - floor.get(type_, 0)
         if spare > 0:
