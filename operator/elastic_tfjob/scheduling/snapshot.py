@@ -149,8 +149,7 @@ class JobSpec:
 
     @property
     def scope(self) -> str:
-        """The namespace, or empty in a simulation. What is learned from jobs of one scope is used only in this
-        scope."""
+        """The namespace, or empty in a simulation. Lessons from jobs of one scope are used only in this scope."""
         return self.key.rpartition("/")[0]
 
     @cached_property

@@ -1,8 +1,7 @@
 """Open jobs: those that a round may change, in order, kept from round to round with what a profile knows about each.
 
-So a round in which one job changed need not find out again, for all other jobs, whether they may change and which sizes
-they have.
-"""
+Therefore a round in which one job changed need not find out again, for all other jobs, whether they may change and
+which sizes they have."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
