@@ -127,7 +127,9 @@ def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
             elif (there := found.bound.get((kind, index))) in NODES and found.request is not None:
                 # What a replica gives back is room for those that are added to its own job.
                 granted = target.cpu.get(kind, ())
-                cpu = granted[index] + found.request.beside[kind] if index < len(granted) else group.request.cpu
+                cpu = (
+                    granted[index] + found.request.other_millicores[kind] if index < len(granted) else group.request.cpu
+                )
                 total[there] = total[there].plus(Resources(cpu=min(0, cpu - found.cpu[kind, index])))
     return total
 

@@ -478,7 +478,7 @@ class Checkpoints:
             return ""
         try:
             return self._missing_variables(path)
-        except Exception as error:  # training goes on
+        except Exception as error:  # training continues
             print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
 

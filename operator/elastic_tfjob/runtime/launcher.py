@@ -35,7 +35,7 @@ from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeS
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
-"""Time between two looks: while nothing changes (each look costs CPU time, which a small container has little of; the
+"""Time between two checks: while nothing changes (each check costs CPU time, which a small container has little of; the
 kernel signals a new command at once where it can), while programs start or stop, and while a program saves."""
 STATUS_S = 3.0
 """How often the launcher writes what the container uses. Changes of state are written at once."""
@@ -341,7 +341,7 @@ class Launcher:
         if running is None or not running.task.chief:
             return
         if self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "saving":
-            return  # decided
+            return  # the switch is decided already
         if self.switch is None or self.switch["generation"] != command.generation:
             self._save_deadline_s = now_s + command.timeout_s
             self._decide(command.generation, "saving")
@@ -397,7 +397,8 @@ class Launcher:
         self._log(f"generation {prepared.generation} runs")
 
     def _open(self, child: Child) -> None:
-        """Open the barrier of resume(), or start what waits without the user's program."""
+        """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
+        or as a new process."""
         protocol.write(self.programs.folder(child) / protocol.GO, {"generation": child.generation, "at": time.time()})
         if child.has_program:
             return
@@ -416,7 +417,7 @@ class Launcher:
         self._log(f"switch to {generation}: {state} {why}")
 
     def _refuse(self, why: str) -> None:
-        """Give the switch up: the running program trains on."""
+        """Give up the switch: the running program continues to train."""
         assert self.switch is not None
         self._decide(self.switch["generation"], "refused", why)
         self._withdraw_save()
@@ -543,7 +544,7 @@ def main(signal_mask: set[Any] | None = None) -> None:
     launcher = Launcher(program, directory, Path(command_file) if command_file else None, os.environ.get("TF_CONFIG"))
     try:
         code = launcher.run(before if signal_mask is None else signal_mask)
-    except OSError as error:  # of the first start: the message and exit code of a shell
+    except OSError as error:  # the first start failed: use the message and exit code of a shell
         print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
         code = 127 if isinstance(error, FileNotFoundError) else 126
     sys.stdout.flush()

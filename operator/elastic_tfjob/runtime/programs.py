@@ -407,12 +407,11 @@ class Programs:
                 _send(each.pid, number)
 
     def _has_remaining(self, child: Child) -> bool:
-        """Whether a program that was told to end continues in processes behind a wrapper.
+        """Whether a program that was signalled to end continues in processes behind a wrapper.
 
         These get the signal once they have lost the wrapper. The launcher does not wait for processes that ignore it,
-        and waits only TERM_S for processes other than the trainer. (Where the program was not told to end, its end is
-        also the end of its descendants.)
-        """
+        and waits only TERM_S for processes other than the trainer. (If the program was not signalled to end, its end is
+        also the end of its descendants.)"""
         ending = child.ending
         if ending is None or not ending.wraps:
             return False

@@ -51,11 +51,11 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a profile is composed of: the `order` of jobs, the `steps` of a round, and what they need from the world.
+    """The composition of a profile: the `order` of jobs, the `steps` of a round, and what they need from their
+    environment.
 
     `drifts`: the steps' decisions change with the clock alone, so a round is due at every interval. `shares_cpu`: the
-    replicas of a job on one node share the CPU that it holds there.
-    """
+    replicas of a job on one node share the CPU that it holds there."""
 
     order: Order
     steps: tuple[Step, ...]
@@ -107,7 +107,7 @@ class ProfileParameters(BaseModel, ABC):
         if self.oracle:
             yield "oracle"
         if self.lend == "offered":
-            yield from ("loans", "stop")  # jobs on a node that goes back are stopped
+            yield from ("loans", "stop")  # the return of a borrowed node stops the jobs on it
         if self.reclaim != "first":
             yield "loans"
         if self.place == "count":

@@ -84,7 +84,8 @@ _MOST_FACTS: Final = 16
 
 
 def stored(why: Why) -> Why:
-    """The reason as it is stored and read again, of any length in and within bounds out."""
+    """The reason in the form in which it is stored and read again; a reason of any length is shortened to the
+    limits."""
     if isinstance(why, str):
         return cut(why) if len(why) > MAX_TEXT else why
     if why.code == "own" and why.facts.keys() == {"words"}:
@@ -96,8 +97,8 @@ def stored(why: Why) -> Why:
 
 
 def read_reason(raw: Fields, name: str = "reason") -> Why:
-    """What was stored, whoever wrote it: facts that are none are passed over. A code that a newer version may have
-    written is given as words. Raises ValueError for what is neither words nor an object with a code."""
+    """Reads a stored reason, whoever wrote it. Invalid facts are skipped. For an unknown code, which a newer version
+    may have written, returns a sentence. Raises ValueError for anything other than words or an object with a code."""
     if not isinstance(raw.any(name), dict):
         return raw.text(name)
     found = raw.within(name)
@@ -187,7 +188,7 @@ class _Facts:
 
 
 def _size_asked_for(facts: _Facts) -> str:
-    """`by`: the words of JobSpec.asked; empty: nothing but the job's bounds asks for a size."""
+    """`by`: the words of JobSpec.asked; empty: only the job's bounds require the size."""
     return facts.text("by") or "its size is outside its bounds"
 
 

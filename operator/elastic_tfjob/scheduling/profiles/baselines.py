@@ -1,7 +1,6 @@
-"""The well-known policies, to compare with and to build on: each is an order with few steps.
+"""Well-known policies, for comparison and as a basis for other profiles. Each is an order with a few steps.
 
-Fixed sizes: fixed, fifo, sjf, srtf, las, rebalance. Elastic sizes: edf, hull, optimus, drf.
-"""
+Fixed sizes: fixed, fifo, sjf, srtf, las, rebalance. Elastic sizes: edf, hull, optimus, drf."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,7 +135,7 @@ class LasParameters(ProfileParameters):
     @field_validator("thresholds", mode="before")
     @classmethod
     def commas(cls, value: object) -> object:
-        """`3250,7200` as a command line gives it."""
+        """Numbers in the form in which a command line gives them, such as `3250,7200`."""
         return value.split(",") if isinstance(value, str) else value
 
     @field_validator("thresholds")
@@ -156,7 +155,8 @@ class LasParameters(ProfileParameters):
 
 @dataclass(frozen=True, slots=True)
 class SizeChoices:
-    """A job's sizes, the largest first; what each requests; and the least amount of each resource over all sizes."""
+    """A job's sizes, the largest first; the resources that each size requests; and the minimum of each resource over
+    all sizes."""
 
     sizes: Sequence[Counts]
     wants: Sequence[Resources]
@@ -184,7 +184,7 @@ class GreedyInOrder:
 
 
 def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[int]:
-    """For one job after the other, the row of its first choice that fits beside the earlier jobs; 0 where none fits."""
+    """For each job in turn, the row of its first choice that fits in addition to the earlier jobs; 0 if none fits."""
     cpu, memory, accelerators, pods, storage = free
     for choice in choices:
         least = choice.least
@@ -206,11 +206,9 @@ def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[
 
 
 def sizes_of(job: Job, useful: bool) -> list[Counts]:
-    """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
-
-    A size whose speed is None (one that a table does not have) is skipped. Without any known speed, there are the
-    declared size and the minimum.
-    """
+    """The sizes at which a job may run, the largest first; `useful`: only sizes that train faster than every smaller
+    one. A size whose speed is None (a table does not have it) is skipped. Without any known speed, the sizes are the
+    declared one and the minimum."""
     spec = job.spec
     group = spec.group(WORKER)
     if not spec.elastic or group is None or job.speed is None:
@@ -299,9 +297,9 @@ class MarginalGain:
         apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
     def sizes_of(self, job: Job, total: Resources) -> Increments:
-        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain
-        per remaining step, never below the one before: a better one behind a worse one is reached right after it.
-        """
+        """Increments of one PS or worker each, or of as many as the next size with a known speed has more. The key is
+        minus the gain per remaining step, but never below the previous key: an increment with a larger gain behind one
+        with a smaller gain is taken directly after it."""
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
         while (unit := self.best_unit(job, size, total)) is not None:
@@ -372,7 +370,7 @@ class DominantResourceFairness:
 
 
 def shares(job: Job, total: Resources) -> Increments:
-    """One increment per bundle; its key is the dominant share that the job held before it."""
+    """One increment per bundle; its key is the dominant share of the job before the bundle."""
     spec = job.spec
     if spec.elastic:
         return _shares(spec.groups, total)
@@ -381,7 +379,7 @@ def shares(job: Job, total: Resources) -> Increments:
 
 @lru_cache(maxsize=4096)
 def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Increments:
-    """Cached by groups: jobs of equal groups share the result."""
+    """Cached by replica groups: jobs with equal groups share the result."""
     spec = JobSpec("", 0.0, groups)
     sizes: list[Counts] = []
     keys: list[float] = []
