@@ -31,7 +31,8 @@ class JobRequest:
     pod's containers except the training container. `queue`: the queue of a job that Kueue admits; its size never
     exceeds the declared one. `pod_level`: a template sets resources of the whole pod, so Kubernetes
     resizes none of the job's pods in place. `classes` are the PriorityClasses of the templates, in the order of the
-    types; empty: the template names none. `place` is where the job's checkpoints are, if that is known (checkpoint_place.py).
+    types; empty: the template names none. `place` is where the job's checkpoints are, if that is known
+    (checkpoint_place.py).
 
     One request stays in memory for each job. To save space `spec` has no templates: what matters of them is in other
     fields. `digest` is of the whole spec."""
