@@ -187,11 +187,11 @@ def annotations() -> str:
             (
                 "# Annotations of a TFJob",
                 WRITTEN,
-                f"Each has the prefix `{PREFIX}`. What they do, with their defaults: [elastic.md](../elastic.md). An "
-                "invalid value raises the event `InvalidAnnotation` and is ignored.",
+                f"All have the prefix `{PREFIX}`. [Elastic training](../elastic.md#annotations) has their meaning and "
+                "defaults. An invalid value raises the event `InvalidAnnotation` and is ignored.",
                 table(("Annotation", "Allowed"), rows),
-                "On nodes and the operator's ConfigMap: [loans](../loans.md).",
-                f"The operator's own, which nobody else may write: {', '.join(own)} and {last}. `command` is on pods.",
+                "Annotations of nodes and of the operator's ConfigMap are in [loans](../loans.md).",
+                f"Only the operator may write {', '.join(own)} and {last}. `command` is an annotation of pods.",
             )
         )
         + "\n"
@@ -208,11 +208,10 @@ def events() -> str:
             (
                 "# Events",
                 WRITTEN,
-                "`kubectl describe tfjob NAME`, or `node NAME`, shows them. An event that repeats is counted, not "
-                "written again.",
+                "`kubectl describe tfjob NAME` (or `node NAME`) shows them. Repeated events are counted.",
                 table(("Reason", "Type", "Object", "Meaning"), rows),
-                "A pod that does not start adds an event with the reason of kubelet or kube-scheduler, such as "
-                "`Unschedulable` or `ErrImagePull`.",
+                "If a pod does not start, the TFJob also gets an event with kubelet's or kube-scheduler's reason, such "
+                "as `Unschedulable` or `ErrImagePull`.",
             )
         )
         + "\n"
@@ -264,7 +263,7 @@ def operator_metrics() -> str:
                 "At `:8080/metrics` of its pod.",
                 table(("Metric", "Type", "Labels", "Meaning"), sorted(rows)),
                 "## Metrics of training pods",
-                "At `:9465/metrics` of each pod with an exporter. What its program does not report is left out.",
+                "At `:9465/metrics` of each pod with an exporter. Values that the program does not report are omitted.",
                 table(("Metric", "Type", "Meaning"), pod_metrics()),
             )
         )
@@ -326,9 +325,9 @@ def status() -> str:
             (
                 "# A pod's `/status`",
                 WRITTEN,
-                "The exporter of each pod answers at port 9465 with one JSON object. A key whose value is not known is "
-                "`null`; so is what launcher or program wrote in a wrong type. Readers pass over keys that they do not "
-                "know. What the operator makes of it, and how to ask: [elastic.md](../elastic.md).",
+                "The exporter of each pod answers at port 9465 with one JSON object "
+                "([command](../elastic.md#look-at-a-job)). Unknown values and values of a wrong type are `null`. "
+                "Clients should ignore keys that they do not know.",
                 table(("Key", "Value", "Meaning"), sorted(status_rows(), key=lambda row: row[0].strip("`"))),
             )
         )
