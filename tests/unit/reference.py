@@ -73,8 +73,8 @@ def configuration() -> str:
         WRITTEN,
         "The key `config.yaml` of the ConfigMap `elastic-tfjob-operator`. The operator follows a change at once, "
         "without a restart. An invalid content raises the event `InvalidConfiguration`, and the last valid content "
-        "[stays in force](../install.md#which-profile-decides-now-and-why). A number of seconds is at most "
-        f"{MAX_DURATION_S}, 100 years.",
+        "[stays in force](../install.md#which-profile-decides-now-and-why). Values in seconds are at most "
+        f"{MAX_DURATION_S} (100 years).",
         "```yaml\nprofile: kips\nscope: annotated\nprofiles: {kips: {cooldown_s: 60}}\n"
         "rescale: {prepare_timeout_s: 300}\nstatus: {interval_s: 5}\n```",
     ]

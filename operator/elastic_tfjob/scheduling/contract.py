@@ -127,15 +127,17 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
 """The source of each field, by class and field."""
 
 VERBS: Final[Mapping[str, Both]] = {
-    "start": Both("pods are created on the nodes of the plan", "after start_s"),
-    "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
+    "start": Both("pods are created on the nodes of the plan", "after `--start-pause`"),
+    "resize": Both("by overlap, spare or recreate; no step is lost", "after `--rescale-pause`"),
     "stop": Both(
         "the chief saves, then pods end, the chief first; the job resumes from the checkpoint",
-        "restart_s and lost steps",
+        "costs `--restart-pause` and lost steps",
     ),
     "grant CPU": Both("in place, within a node", "at once"),
-    "repair": Both("pods of a lost node are recreated on another one", "from the last checkpoint, after restart_s"),
-    "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after migrate_s"),
+    "repair": Both(
+        "pods of a lost node are recreated on another one", "from the last checkpoint, after `--restart-pause`"
+    ),
+    "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
     "borrow, return": Both(
         "taint and annotation of the node, before pods start there; jobs leave a recalled node, or are stopped",

@@ -136,7 +136,7 @@ class ElasticParameters(ProfileParameters):
 
     cooldown_s: Seconds = Field(0.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
-    repack: bool = Field(False, description="a resized job is placed again as a whole")
+    repack: bool = Field(False, description="a resize places all replicas of the job again (simulation only)")
     sample_points: int = Field(
         8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
@@ -168,7 +168,7 @@ class CostParameters(ElasticParameters):
     rescale_pause_s: Seconds = Field(1.0, description="expected pause of a resize, in seconds")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU-seconds to start one process of the new size")
     prepare_kept_cpu_s: Seconds = Field(
-        12.0, description="the same for a replica that stays and can fork its next program"
+        12.0, description="CPU-seconds to start one process for a replica that stays, which may fork it"
     )
 
     @property

@@ -348,7 +348,7 @@ class OptimusParameters(TryingParameters):
     place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
-    repack: bool = Field(True, description="a resized job is placed again as a whole")
+    repack: bool = Field(True, description="a resize places all replicas of the job again (simulation only)")
 
     def stages(self) -> Stages:
         steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
