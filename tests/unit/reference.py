@@ -310,7 +310,7 @@ NOT_READ = {
         "how the newest generation's program became ready, and its cost; the operator does not read it",
     ),
     "preparation.generation": ("whole number", "the generation"),
-    "preparation.way": ("`fork`, `exec`", "how it was started"),
+    "preparation.way": ("`fork`, `exec`", "how the program was started"),
     "preparation.seconds": ("number", "seconds from its start until it waited or listened"),
     "preparation.cpu_s": ("number", "CPU seconds used until then"),
 }

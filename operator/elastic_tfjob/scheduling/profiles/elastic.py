@@ -232,7 +232,7 @@ class ElasticSettings(ElasticParameters):
         1.0,
         ge=0,
         le=1000,
-        description="weight of capacity that a running job has, relative to giving it to another job",
+        description="weight of capacity that a running job has, relative to the same for another job",
     )
     speed_power: float = Field(
         0.5,

@@ -149,7 +149,7 @@ class SpeconSettings(ProfileParameters):
         1.3,
         ge=0,
         le=1000,
-        description="a job goes first if it alone needs this times what the cluster needs for all jobs; 0: off",
+        description="a job goes first if its own remaining time is this times the cluster's for all jobs; 0: off",
     )
 
 
