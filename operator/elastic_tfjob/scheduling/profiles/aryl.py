@@ -514,24 +514,24 @@ class TwoPhases:
 
 
 class ArylParameters(CostParameters):
-    """Aryl: borrows nodes from an inference pool; shortest job first, and what is left goes to elastic jobs."""
+    """Aryl: borrows nodes from an inference pool; shortest job first; free capacity goes to elastic jobs."""
 
-    place: PlaceName = Field("apart", description="which nodes replicas go to; count looks at totals only")
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    place: PlaceName = Field("apart", description="rule that places replicas on nodes; count: totals only")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
     lend: Literal["none", "offered"] = Field("offered", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "search",
-        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
-        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+        description="nodes that return to their pool: the first; otherwise idle nodes, nodes whose jobs can shrink, "
+        "then by preemption cost, jobs on the node, a search for the fewest stops, or at random",
     )
-    cooldown_s: Seconds = Field(60.0, description="least time between two rescales of one job")
+    cooldown_s: Seconds = Field(60.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     order: Literal["sjf", "fifo"] = Field("sjf", description="shortest job first, or by arrival")
     patience: float = Field(
         10.0,
         ge=1,
         le=1e6,
-        description="with sjf, a job that has waited this many times its own run time (at least a day) goes first",
+        description="with sjf, a job goes first after waiting this times its run time (at least a day)",
     )
     backfill: bool = Field(True, description="jobs behind one that does not fit may start")
     scaling: bool = Field(True, description="elastic jobs grow beyond their minimum, and shrink where others wait")

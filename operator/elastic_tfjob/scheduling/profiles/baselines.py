@@ -62,7 +62,7 @@ class FifoBackfillParameters(ProfileParameters):
 class FixedParameters(ProfileParameters):
     """As upstream does: declared sizes by arrival, what fits starts, pods spread by kube-scheduler."""
 
-    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(backfill=True),), needs())
@@ -74,7 +74,7 @@ class FixedParameters(ProfileParameters):
 class SjfParameters(ProfileParameters):
     """Shortest job first, not preemptive; the first that does not fit holds back all behind it."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration", "speed"))
@@ -93,7 +93,7 @@ class SjfBackfillParameters(SjfParameters):
 class SrtfParameters(ProfileParameters):
     """Shortest remaining time first, preemptive."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))
@@ -123,13 +123,13 @@ class LasParameters(ProfileParameters):
     thresholds: tuple[float, ...] = Field(
         (3250.0, 7200.0),
         max_length=MAX_ENTRIES,
-        description="accelerator-seconds at which a job sinks one queue, rising",
+        description="accelerator-seconds at which a job drops to the next queue, ascending",
     )
     within: Literal["arrival", "turn"] = Field(
         "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
     )
     promote_knob: float = Field(
-        0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off"
+        0.0, ge=0, description="a job returns to the first queue after waiting this times its run time; 0: off"
     )
 
     @field_validator("thresholds", mode="before")
@@ -227,7 +227,7 @@ def sizes_of(job: Job, useful: bool) -> list[Counts]:
 class EdfParameters(ProfileParameters):
     """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
     size: Literal["useful", "largest"] = Field(
         "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
     )
@@ -244,12 +244,14 @@ class EdfParameters(ProfileParameters):
 class RebalanceParameters(ProfileParameters):
     """Declared sizes by arrival; replicas move from crowded nodes to idle CPU where that pays."""
 
-    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
+    place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(10.0, description="most seconds between two rounds; 0: a round only after a change")
     moves: int = Field(2, ge=0, le=100, description="most moves of one job")
-    times: float = Field(4.0, ge=0, le=1000, description="a move must save, and leave to do, this times what it costs")
-    move_s: Seconds = Field(15.0, description="what a move is expected to cost a job, in seconds of training")
-    idle: float = Field(0.25, gt=0, le=1, description="least part of a node's CPU that is idle where a replica goes")
+    times: float = Field(
+        4.0, ge=0, le=1000, description="a move must save this times its cost, and leave as much training to do"
+    )
+    move_s: Seconds = Field(15.0, description="expected cost of a move, in seconds of training")
+    idle: float = Field(0.25, gt=0, le=1, description="least idle part of the CPU of a move's target node")
 
     def stages(self) -> Stages:
         steps = (FixedSize(backfill=True), Balance(self.moves, self.times, self.move_s, self.idle))
@@ -262,7 +264,7 @@ class RebalanceParameters(ProfileParameters):
 class HullParameters(TryingParameters):
     """Hull: replicas go where they add most speed, looking past sizes that help little to larger ones."""
 
-    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(False, description="gain per dominant share instead of per replica")
     on_full: Literal["next", "stop"] = Field("next", description="when a size does not fit: try other jobs, or stop")
 
@@ -341,10 +343,10 @@ class MarginalGain:
 class OptimusParameters(TryingParameters):
     """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
 
-    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
-    repack: bool = Field(True, description="a resized job is placed again as a whole")
+    repack: bool = Field(True, description="a resize places all replicas of the job again (simulation only)")
 
     def stages(self) -> Stages:
         steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))

@@ -58,7 +58,7 @@ def _in_place(round_: Round) -> CpuInPlace:
 
 
 class DeadlineParameters(DeadlineSettings):
-    """Deadlines met with the least resources; the rest by marginal gain."""
+    """Deadlines are met with the least resources; other capacity goes by marginal gain."""
 
     def stages(self) -> Stages:
         steps: tuple[Step, ...] = (self._choose_sizes,)
