@@ -211,7 +211,7 @@ def test_training_does_not_begin_anew_where_a_durable_checkpoint_is_damaged(tmp_
     not_durable(tmp_path, 20)
     zeros(tmp_path / "elastic-20.data-00000-of-00001")
     empty(tmp_path / "elastic-10.data-00000-of-00001")
-    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*Delete the directory's files"):
+    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*delete the directory's files"):
         make(tmp_path)[0].resume()
 
 

@@ -305,8 +305,10 @@ def test_a_program_that_was_changed_is_started_anew(forked: MakeForked, folder: 
     ("command", "why"),
     [
         pytest.param(["sh", "-c", f"exec {PYTHON} program.py"], "the command is not python", id="shell"),
-        pytest.param([PYTHON, "-E", "program.py"], "hides the launcher's module", id="environment ignored"),
-        pytest.param([PYTHON, "-", "x"], "names no script", id="standard input"),
+        pytest.param(
+            [PYTHON, "-E", "program.py"], "keeps the launcher's module from being loaded", id="environment ignored"
+        ),
+        pytest.param([PYTHON, "-", "x"], "has no script", id="standard input"),
     ],
 )
 def test_what_cannot_be_forked_is_started_as_before(
@@ -326,7 +328,7 @@ def test_what_cannot_be_forked_is_started_as_before(
 @pytest.mark.parametrize(
     ("package", "why"),
     [
-        ("import threading\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "leaves threads"),
+        ("import threading\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "start threads"),
         ("os.chdir('/')", "changed the working directory"),
         ("raise SystemExit(0) if os.environ.get('ELASTIC_TFJOB_GENERATION') == '9' else ValueError", "ValueError"),
         ("import helper", "has a module helper"),
@@ -507,8 +509,8 @@ def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
         monkeypatch.setattr(cgroup, "usage", lambda: {"limit_bytes": limit})
         return forkserver.Forks(["python3", "x.py"], str(tmp_path if folder else archive), gpu=gpu).why
 
-    assert why() == why(limit=1 << 30) == "there is no interpreter yet"
-    assert why(limit=1 << 29) == "the container's memory is limited to 512 MiB: at least 1024 are needed"
+    assert why() == why(limit=1 << 30) == "there is no interpreter to fork from yet"
+    assert why(limit=1 << 29) == "the container's memory limit is 512 MiB; at least 1024 MiB are needed"
     assert "GPU" in why(gpu=True)
     assert "archive" in why(folder=True)
 

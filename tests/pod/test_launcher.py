@@ -333,7 +333,7 @@ def test_run_takes_back_a_switch_that_still_saves(chief: Callable[..., Pod]) -> 
     switch(pod, state="saving")
     pod.command("run", 0, tf_config=CHIEF)
     until("it is refused", lambda: pod.status["switch"]["state"] == "refused")
-    assert "took it back" in pod.status["switch"]["why"]
+    assert "cancelled it" in pod.status["switch"]["why"]
     assert not list(pod.shared.glob("generation-0/save.json"))
     until("the old one is alone", lambda: len(children(pod)) == 1)
 

@@ -269,7 +269,7 @@ def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str,
     found = StoredState.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
     assert found is not None
     assert found == replace(FULL_STATE, **{next(iter(change)): instead})
-    assert [problem.startswith(f"{PREFIX}state: passed over: {key}") for problem in found.problems] == [True]
+    assert [problem.startswith(f"{PREFIX}state: ignored: {key}") for problem in found.problems] == [True]
     assert "problems" not in orjson.loads(found.to_json())
 
 

@@ -176,7 +176,7 @@ class SaveBeforeStop:
                 self._retry_at_s = now_s + RETRY_SAVE_S
         elif report["state"] == "saved" and now_s - self._saved_at_s >= HOLD_S:
             self.withdraw(folder)
-            why = f"its pod was not ended for {HOLD_S:.0f} s, so it trains on"
+            why = f"the pod was not ended within {HOLD_S:.0f} s, so training continued"
             self.report = _save_report(request, "refused", why=why)
             self._retry_at_s = now_s + HOLD_S
 
@@ -305,14 +305,14 @@ class Programs:
         child.lowered_by = processes.lower_priority(child.pid) if beside else ""
         child.started_at_s = time.monotonic()
         child.hook = HookDetection(child.pid, child.started_at_s)
-        way = "was forked and " if child.forked else ""
-        way += f"with low priority ({child.lowered_by}) " if child.lowered_by else ""
-        self._log(f"generation {child.generation} {way}started as {child.pid}: {' '.join(command[:4])[:200]}")
+        way = "was forked, " if child.forked else "was "
+        way += f"with low CPU priority ({child.lowered_by}) " if child.lowered_by else ""
+        self._log(f"generation {child.generation} {way}started as process {child.pid}: {' '.join(command[:4])[:200]}")
 
     def restore_priority(self, child: Child) -> None:
         """Give a prepared program its normal CPU priority back."""
         if child.lowered_by and not processes.restore_priority(child.pid, child.lowered_by):
-            self._log(f"generation {child.generation} keeps a low priority")
+            self._log(f"generation {child.generation} keeps its low CPU priority")
         child.lowered_by = ""
 
     # -- stopping ------------------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class Programs:
                     # A Python process that the signal ended without a handler may have been a wrapper, too.
                     each.ending.wraps |= not each.ending.trainer and os.WIFSIGNALED(status)
             if self.running is not None and pid == self.running.pid:
-                self._log(f"generation {self.running.generation} ended with {code}")
+                self._log(f"generation {self.running.generation} ended with exit code {code}")
                 self._note_early_failure(self.running, code)
                 self.exit_code = code
             elif self.prepared is not None and pid == self.prepared.pid:
@@ -464,10 +464,10 @@ class Programs:
         self.kill(child)
         output = child.stderr.last() if child.stderr else ""
         why = f"the program ended with exit code {code}" + (f": {output}" if output else "")
-        self._log(f"prepared generation {child.generation} ended with {code}: {output}")
+        self._log(f"prepared generation {child.generation} ended with exit code {code}: {output}")
         if self._should_retry(child, code, saving=saving):
             if child.forked:
-                self.forks.suspect(f"forked, {why}")
+                self.forks.suspect(f"after a fork, {why}")
             self.prepared = None  # it is prepared again, without a fork
             return
         if child.checks_fork:
@@ -493,7 +493,7 @@ class Programs:
         if not code or not self.forks.ready or self._end_forwarded or self.said_hello(child):
             return
         if time.monotonic() - child.started_at_s < EARLY_S:
-            why = f"the program ended with exit code {code} after packages had been imported for it"
+            why = f"the program ended with exit code {code}, perhaps because its packages were imported ahead"
             with contextlib.suppress(OSError):
                 protocol.write(self.directory / protocol.PLAIN, {"why": why})
 

@@ -73,7 +73,7 @@ SHARE_CPU: Final = "replicas of a job on one node share the CPU that it holds th
 
 
 class ProfileParameters(BaseModel, ABC):
-    """What a user may set for every profile, in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
+    """The parameters of every profile, set in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -164,7 +164,7 @@ class ElasticParameters(ProfileParameters):
 
 
 class CostParameters(ElasticParameters):
-    """The parameters of all profiles that weigh what a rescale costs."""
+    """The parameters of all profiles that weigh the cost of a rescale."""
 
     rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")

@@ -409,7 +409,7 @@ def _state(raw: Fields) -> StoredState:
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
     if lenient.problems:
-        passed_over = tuple(f"{STATE_ANNOTATION}: passed over: {problem}" for problem in few(lenient.problems))
+        passed_over = tuple(f"{STATE_ANNOTATION}: ignored: {problem}" for problem in few(lenient.problems))
         found = replace(found, problems=passed_over)
     return found
 

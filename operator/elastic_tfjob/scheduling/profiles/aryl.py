@@ -512,7 +512,8 @@ class TwoPhases:
 
 
 class ArylParameters(CostParameters):
-    """Aryl: borrows nodes from an inference pool; shortest job first, and what is left goes to elastic jobs."""
+    """Aryl: shortest job first. Elastic jobs get the remaining capacity, and nodes of an inference pool are "
+    "borrowed."""
 
     place: PlaceName = Field("apart", description="which nodes replicas go to; count looks at totals only")
     oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")

@@ -329,7 +329,7 @@ CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow
 
 
 class ElasticProfileParameters(ElasticSettings):
-    """All of them: deadlines, then who gains most; CPU in place, moves, and nodes on loan."""
+    """Combines the other profiles: deadlines, marginal gain, CPU changes in place, moves, and loans of nodes."""
 
     def stages(self) -> Stages:
         planning = DeadlineParameters(

@@ -487,7 +487,7 @@ STEPS = (
 
 
 class KipsParameters(KipsSettings):
-    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
+    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to jobs that use all of theirs."""
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)

@@ -58,7 +58,7 @@ def _in_place(round_: Round) -> CpuInPlace:
 
 
 class DeadlineParameters(DeadlineSettings):
-    """Deadlines met with the least resources; the rest by marginal gain."""
+    """Meets deadlines with the least resources. Other jobs get the remaining ones by marginal gain."""
 
     def stages(self) -> Stages:
         steps: tuple[Step, ...] = (self._choose_sizes,)

@@ -175,7 +175,7 @@ SLOT_S = 300.0
 
 
 class Dl2Parameters(TryingParameters):
-    """DL2: sizes by a learned policy; as `hull` where its weights cannot be used."""
+    """DL2: a learned policy chooses the sizes. Without usable weights it decides like `hull`."""
 
     place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
     interval_s: Seconds = Field(
