@@ -374,7 +374,7 @@ def test_where_servers_fail_the_chief_writes_and_reads(tmp_path: Path, capfd: py
         job.step(step)
     assert names(tmp_path) == {"elastic-5", "elastic-10"}
     assert job.progress.save_error is None
-    assert capfd.readouterr().err.count("so the chief writes for them") == 1
+    assert capfd.readouterr().err.count("the chief writes checkpoints for parameter servers") == 1
 
 
 @pytest.mark.parametrize("odd", ["run[1]", "a*", "b?", "c\\d"])

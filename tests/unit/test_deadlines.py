@@ -98,7 +98,7 @@ def test_a_late_job_that_could_be_in_time_is_at_risk_once_and_then_missed_once()
     seen.follow(running(150.0), (0, 5, 10, 15, 20, 40))
     assert seen.told == ["DeadlineAtRisk"]
     assert "50s after its deadline" in seen.words[0]
-    assert "2 workers would do" in seen.words[0]
+    assert "2 workers from now on would meet it" in seen.words[0]
     assert seen.columns == ("at-risk", "-50s")
     seen.follow(running(150.0), (101, 115, 130))
     assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]

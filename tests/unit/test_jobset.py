@@ -141,8 +141,12 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
             {},
             "spec.replicatedJobs[node].template.spec.template: more than 4000 values",
         ),
-        (({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},), {}, "makes no sense"),
-        (({"name": "node"},), {}, "makes no sense: KeyError"),
+        (
+            ({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},),
+            {},
+            "its spec is invalid",
+        ),
+        (({"name": "node"},), {}, "its spec is invalid: KeyError"),
     ],
 )
 def test_what_no_tfjob_can_do_is_refused(jobs: tuple[dict[str, Any], ...], spec: dict[str, Any], says: str) -> None:

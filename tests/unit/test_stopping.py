@@ -112,8 +112,7 @@ class TestTheLimit:
         assert job.stages[1] == (
             "CheckpointMissed",
             f"Stopping without a new checkpoint (no checkpoint within 60 s{why}). It will resume from its checkpoint "
-            "of "
-            "step 70: at most 30 steps are lost",
+            "of step 70: at most 30 steps are lost",
         )
         assert job.stages[2][1] == "Stopped, at most 30 steps are lost: others go before it"
         lost = [count.amount for count in job.counted if count.what == "stop_lost_steps"]

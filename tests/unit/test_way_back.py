@@ -114,8 +114,8 @@ class TestFirstStep:
         assert cluster.state.generation == 2
         assert len(messages(cluster, "RescaleUndone")) == 1
         assert messages(cluster, "ReturnFailed") == [
-            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made at "
-            "this size either: none was reported for 601 s. From now on its restart policy applies"
+            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made at this "
+            "size either: none was reported for 601 s. From now on its restart policy applies"
         ]
         assert cluster.state.trained is None
 

@@ -195,8 +195,8 @@ def main() -> None:
         default="scaled",
         help="fixed: --batch-size is the total of all workers; scaled: each worker has its own batch of this size",
     )
-    parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="learning rate")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
     parser.add_argument(
         "--evaluate-every",
         type=int,
@@ -211,14 +211,18 @@ def main() -> None:
         metavar="STEPS",
         help="maximum steps per second; 0: no limit",
     )
-    parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument(
+        "--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="seconds between checkpoints"
+    )
     parser.add_argument("--hidden", type=int, default=128, help="units of the hidden layer")
-    parser.add_argument("--embedding-mb", type=int, default=0, help="MiB of a table of weights, for a large model")
+    parser.add_argument(
+        "--embedding-mb", type=int, default=0, help="size in MiB of an additional table of weights, for a large model"
+    )
     parser.add_argument(
         "--data",
         default="",
         metavar="FOLDER",
-        help="with train.csv.gz and held_out.csv.gz; not absolute: below the job's checkpoint-dir",
+        help="folder with train.csv.gz and held_out.csv.gz; a relative one is below the job's checkpoint-dir",
     )
     options = parser.parse_args()
     if options.data:

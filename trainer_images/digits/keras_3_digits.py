@@ -43,7 +43,7 @@ class Report(keras.callbacks.Callback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="total training steps")
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
     options = parser.parse_args()
     assert keras.__version__.startswith("3."), (
         f"this program needs Keras 3, found {keras.__version__}; use keras_digits.py"

@@ -269,8 +269,8 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8501, help="port to serve on; 0: any free port")
-    parser.add_argument("--model-dir", type=Path, default=Path("/tmp/models") / NAME)
-    parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--model-dir", type=Path, default=Path("/tmp/models") / NAME, help="folder of model versions")
+    parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS", help="seconds to serve after SIGTERM")
     options = parser.parse_args()
 
     version = newest(options.model_dir)

@@ -63,11 +63,15 @@ def default_of(name: str) -> str:
 )
 @click.option("--episodes", type=click.IntRange(1, 1000), help=f"Workloads per iteration. {default_of('episodes')}")
 @click.option("--rate", type=Amount(100), help=f"Learning rate. {default_of('rate')}")
-@click.option("--pairs", type=click.IntRange(1, 1000), help=f"Weight pairs per iteration. {default_of('pairs')}")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 1000),
+    help=f"Random changes of the weights per iteration, each tried with both signs. {default_of('pairs')}",
+)
 @click.option(
     "--part",
     type=OneOf(list(SCALES)),
-    help=f"Weights to train: only those of the job's and the round's features, or all. {default_of('part')}",
+    help=f"Weights to train: only those of the features of job and round (job), or all. {default_of('part')}",
 )
 @click.option(
     "--replay",
@@ -94,7 +98,8 @@ def default_of(name: str) -> str:
     type=OneOf(["none", *TEACHERS]),
     default="none",
     show_default=True,
-    help="Profile whose decisions are learned first. none: start with the best gain per replica.",
+    help="Profile whose decisions are learned first. none: start with a network that prefers the best "
+    "gain per replica.",
 )
 @click.option(
     "--passes",
@@ -144,7 +149,7 @@ def default_of(name: str) -> str:
     "--updates",
     type=click.IntRange(0, 100_000),
     default=0,
-    help="With --follow: number of updates after which the command ends. 0: it never ends.",
+    help="With --follow: number of updates after which the command ends. 0 (the default): it never ends.",
 )
 @click.option(
     "--resume", is_flag=True, help="Continue the training in OUTPUT.state; --iterations may be larger than before."
@@ -186,8 +191,8 @@ def train_policy(
 
     With --follow, training starts with the weights in OUTPUT, or with the shipped ones. An update replaces OUTPUT only
     if the new weights are not worse than OUTPUT (without OUTPUT: than profile hull), both on held-back live jobs and on
-    --select-seeds other workloads. If later live jobs show that they are worse, the earlier weights are restored.
-    OUTPUT.updates.jsonl has a line for each update.
+    as many other workloads as --select-seeds. If later live jobs show that they are worse, the earlier weights are
+    restored. OUTPUT.updates.jsonl has a line for each update.
     """
     chosen = method_of(method, {name: value for name, value in settings.items() if value is not None})
     names = listed(models, MODELS, "--models", "model")
@@ -220,9 +225,8 @@ def train_policy(
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"{output}: the best weights of {state.iteration} iterations; mean completion time {_change(state):+.1f} % "
-        "on the select "
-        "seeds"
+        f"{output}: the best weights of {state.iteration} iterations; mean completion time {_change(state):+.1f} % on "
+        "the select seeds"
     )
     if state.iteration < plan.iterations:
         click.echo("Interrupted. Use --resume to continue.", err=True)

@@ -280,8 +280,7 @@ class Update:
             return f"update {self.number}, {self.jobs} live jobs: failed: {self.why}{passed}"
         return (
             f"update {self.number}, {self.jobs} live jobs: {self.outcome}; mean completion time {self.held:+.1%} on "
-            "held-back "
-            f"live jobs, {self.drawn:+.1%} on simulated workloads{passed}"
+            f"held-back live jobs, {self.drawn:+.1%} on simulated workloads{passed}"
         )
 
 

@@ -135,9 +135,7 @@ class Checkpoints:
                 if len(self.options) == 1:
                     raise
                 print(
-                    f"WARNING: parameter servers cannot write checkpoints, so the chief writes for them: {error}",
-                    file=sys.stderr,
-                    flush=True,
+                    f"WARNING: the chief writes checkpoints for parameter servers: {error}", file=sys.stderr, flush=True
                 )
                 del self.options[0]
 
@@ -291,9 +289,7 @@ class Checkpoints:
                 continue
             known[step] = marker is not None
             if marker is None and unfinished:
-                print(
-                    f"{self.directory}/{name} is incomplete, because the machine stopped", file=sys.stderr, flush=True
-                )
+                print(f"{self.directory}/{name} is incomplete: the machine stopped", file=sys.stderr, flush=True)
             elif marker is None:
                 damaged.append(name)
             else:
@@ -307,9 +303,8 @@ class Checkpoints:
             self._is_complete, self._durable, self._foreign = known, durable, foreign
         if damaged and damage is None:
             damage = RuntimeError(
-                f"all checkpoints in {self.directory} are damaged ({some(damaged)}): files are missing or have a "
-                "wrong size. "
-                "To start at step 0, delete the directory's files"
+                f"all checkpoints in {self.directory} are damaged ({some(damaged)}): files are missing or have a wrong "
+                "size. To start at step 0, delete the directory's files"
             )
         self._damage = damage
         if not found and damage is not None:
@@ -415,8 +410,7 @@ class Checkpoints:
         """Make the restored checkpoint durable: the program that saved it may have ended before that."""
         if step in self._foreign:
             print(
-                f"resumed from step {step} of {self._foreign[step]}, which is not running, because this job has no "
-                "checkpoint "
+                f"resumed from step {step} of {self._foreign[step]}, which is not running: this job has no checkpoint "
                 f"in {self.directory}. This job never deletes checkpoints of other jobs",
                 file=sys.stderr,
                 flush=True,

@@ -398,8 +398,7 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool
     for name in _lent_in_vain(specs, outcomes):
         click.echo(
             f"{name}: its changes of CPU have no effect, because the speed model {specs[0].speed_model.name} ignores "
-            "CPU; "
-            "use ps-cpu or cpu-share",
+            "CPU; use ps-cpu or cpu-share",
             err=True,
         )
     return summaries

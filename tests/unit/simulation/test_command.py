@@ -189,7 +189,7 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
         (("--boot-cpu", "nan"), "give one or two numbers of CPU-seconds from 0"),
         (("--boot-cpu", "12,1,1"), "give one or two numbers of CPU-seconds from 0"),
         (("--boot-cpu", "1,12"), "must not exceed the first"),
-        (("--speed-model", "ps"), "the speed model ps knows no model ''"),
+        (("--speed-model", "ps"), "the speed model ps does not know model ''"),
         (("--format", "pollux"), "format pollux needs the column(s)"),
     ],
 )
@@ -202,7 +202,7 @@ def test_wrong_arguments_say_what_is_wrong(trace: Path, arguments: tuple[str, ..
 def test_the_old_name_of_the_speed_model_is_still_read(trace: Path) -> None:
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--world", "ps")
     assert result.exit_code == 1
-    assert "the speed model ps knows no model ''" in result.output
+    assert "the speed model ps does not know model ''" in result.output
     assert "--speed-model" in result.output
     assert "--world" not in simulate("--help").output
 

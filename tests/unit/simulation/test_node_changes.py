@@ -159,7 +159,7 @@ def test_a_scenario_says_what_happens_to_nodes() -> None:
         ({}, "give added_s or lost_s"),
         ({"back_s": 3}, "give added_s or lost_s"),
         ({"added_s": 1, "back_s": 3}, "back_s needs lost_s"),
-        ({"lost_s": 3, "back_s": 3}, "must rise"),
+        ({"lost_s": 3, "back_s": 3}, "must be in rising order"),
         ({"lost_s": -1}, "greater than or equal to 0"),
     ],
 )

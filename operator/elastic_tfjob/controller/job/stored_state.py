@@ -109,8 +109,7 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
         "Warning",
         "StateNotStored",
         f"The operator's state with the nodes of {sum(state.replicas.values())} replicas has {_size_of(text)} bytes, "
-        "and "
-        f"the job's annotations leave {room}. kube-scheduler chooses the nodes of new pods",
+        f"and the job's annotations leave {room}. kube-scheduler chooses the nodes of new pods",
     )
     trained = replace(state.trained, nodes={}) if state.trained is not None else None
     small = replace(state, nodes={}, next=coming, trained=trained)

@@ -370,7 +370,7 @@ def _state(raw: Fields) -> StoredState:
     refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
     injection = lenient(raw.within, "injection")
     if coming is None and phase not in ("Waiting", "Stable"):
-        raise ValueError(f"next is missing: phase {phase} needs the size to go to")
+        raise ValueError(f"next is missing: phase {phase} needs it")
     replicas = read_counts(raw, "replicas")
     found = StoredState(
         phase=phase,

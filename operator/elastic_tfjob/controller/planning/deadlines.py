@@ -320,8 +320,8 @@ def _hints(
             )
         if known.placement and known.phase == "running" and not spec.reports:
             hints["speed"] = (
-                "The job does not report its steps, so its end can only be guessed: set a checkpoint-dir, or "
-                "inject: sidecar, and let the program report its steps"
+                "The job does not report its steps, so its end can only be guessed: set a checkpoint-dir, or inject: "
+                "sidecar, and let the program report its steps"
             )
     new = {note: text for note, text in hints.items() if note not in told}
     return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())

@@ -72,11 +72,9 @@ _SAYS: Final[Mapping[Topic, str]] = {
 
 _WORK: Final[Mapping[Topic, str]] = {
     "work-unknown": "this job's number of steps is unknown. The operator assumes that it will run as long as it has "
-    "run "
-    "so far. Set the annotation total-steps",
+    "run so far. Set the annotation total-steps",
     "cpu-kept": "this job keeps the CPU that it requests, because its bounds (min-workers, max-workers) allow no "
-    "change, "
-    "or because Kueue has admitted it",
+    "change, or because Kueue has admitted it",
 }
 _ALL_KEPT: Final = (
     "This job keeps its nodes and the CPU that it requests, because it has no checkpoint-dir, or rescale is never, or "
@@ -441,8 +439,7 @@ class JobEvents:
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
                 f"TFJob {other.name} writes its checkpoints to the same place ({place[:_WORDS]}). Give each job its "
-                "own "
-                "checkpoint-dir: while one of them trains, the program of the other one ends with an error"
+                "own checkpoint-dir: while one of them trains, the program of the other one ends with an error"
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
 
