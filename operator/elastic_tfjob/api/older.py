@@ -230,9 +230,9 @@ class _Conversion:
         name, index = str(chief.get("replicaName") or "MASTER").lower(), chief.get("replicaIndex") or 0
         leads = next((each for each in ("Chief", "Master") if each in types), "Worker")
         if (name, index) in ((leads.lower(), 0), ("chief" if leads == "Master" else "master", 0)):
-            self.said.append(f"spec.terminationPolicy: removed, because v1 always ends a job with its {leads} 0")
+            self.said.append(f"spec.terminationPolicy: removed, because in v1 a job ends when its {leads} 0 does")
         else:
-            said = f"v1 always ends a job with its {leads} 0"
+            said = f"in v1 a job ends when its {leads} 0 does"
             self.problems.append(f"spec.terminationPolicy names {describe(name)} {describe(index)}: {said}")
 
     def _containers(self, where: str, replica: dict[str, Any]) -> None:

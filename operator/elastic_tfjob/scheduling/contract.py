@@ -90,7 +90,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
         "constraints": Both("nodeSelector, required node affinity, tolerations; nodes that rejected its pods", "none"),
         "constraints_by_type": Both("the same, where replica types differ", "none"),
-        "model": Both("annotation model, else the stem of the name", "the workload, else the stem of the name"),
+        "model": Both(
+            "annotation model, else the name without the suffix of a run",
+            "the workload, else the name without the suffix of a run",
+        ),
         "asked": Both("annotations target-workers and target-ps, edits of the spec", "never set"),
     },
     "Job": {
@@ -210,7 +213,7 @@ def as_markdown(refused: Iterable[tuple[str, str, str]]) -> str:
     parts = [_HEAD]
     for name, fields in FIELDS.items():
         parts.append(_table(f"### `{name}`", "Field", fields))
-    parts.append("## What a plan asks for\n\nA `-` means that the world does not do it.")
+    parts.append("## What a plan asks for\n\nA `-` means that this world does not support the part.")
     parts.append(_table("", "Part of the plan", VERBS))
     lacks = "\n".join(f"| `{name}` | {values} | {why} |" for name, values, why in refused)
     parts.append(f"{_LACKS}\n\n| Parameter | Value that is refused | Why |\n|---|---|---|\n{lacks}")
@@ -256,7 +259,7 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
         for beside in (settings, {parameter: said}):
             if unmet := _unmet_by(name, beside, parameter):
                 value, why = unmet
-                problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
+                problems.append(f"profiles.{name}.{parameter}: {why}; allowed: {value}")
                 break
     parameters = parse_profile(name, settings)
     build(name, parameters)  # raises for a profile whose `stages` fails

@@ -281,7 +281,7 @@ def _cpu_rank(facts: _Facts) -> str:
     why = "would take longest alone" if facts.has("critical") else "by remaining work"
     if facts.has("elsewhere"):
         why = "its workers are on other nodes"
-    return f"CPU in place: {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
+    return f"CPU in place: rank {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
 
 
 def _missed(facts: _Facts) -> str:
@@ -349,7 +349,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "not-movable": _not_movable,
     "offered": _fixed("the pool offers it, and a loanable job waits"),
     "others-first": _fixed("preempted: earlier jobs take the whole cluster"),
-    "packing": _fixed("best fit for what was free (packing and short remaining work)"),
+    "packing": _fixed("best fit for the free resources (packing and short remaining work)"),
     "pool-wants": _fixed("its pool needs it"),
     "profile-begins": _fixed("already had this size when the profile was chosen"),
     "released": lambda facts: f"{facts.text('profile')}: the declared size",
