@@ -238,10 +238,7 @@ class Forks:
             self.pid, self._exact = message["pid"], message.get("exact") is True
             self.packages = preload.valid_packages(message.get("packages"))
             self.variables = preload.valid_variables(message.get("variables"))
-            return (
-                f"interpreter with {', '.join(self.packages)} started as process {self.pid}: later generations are "
-                "forked from it"
-            )
+            return f"interpreter with {', '.join(self.packages)} started as {self.pid}: later generations are forked"
         if message is not None or not part:
             why = str((message or {}).get("refused") or "the interpreter to fork from has ended")
             self.close(why[:WHY_CHARACTERS])

@@ -305,9 +305,9 @@ class Programs:
         child.lowered_by = processes.lower_priority(child.pid) if beside else ""
         child.started_at_s = time.monotonic()
         child.hook = HookDetection(child.pid, child.started_at_s)
-        way = "was forked, " if child.forked else "was "
+        way = "was forked and " if child.forked else ""
         way += f"with low CPU priority ({child.lowered_by}) " if child.lowered_by else ""
-        self._log(f"generation {child.generation} {way}started as process {child.pid}: {' '.join(command[:4])[:200]}")
+        self._log(f"generation {child.generation} {way}started as {child.pid}: {' '.join(command[:4])[:200]}")
 
     def restore_priority(self, child: Child) -> None:
         """Give a prepared program its normal CPU priority back."""
@@ -444,7 +444,7 @@ class Programs:
                     # A Python process that the signal ended without a handler may have been a wrapper, too.
                     each.ending.wraps |= not each.ending.trainer and os.WIFSIGNALED(status)
             if self.running is not None and pid == self.running.pid:
-                self._log(f"generation {self.running.generation} ended with exit code {code}")
+                self._log(f"generation {self.running.generation} ended with {code}")
                 self._note_early_failure(self.running, code)
                 self.exit_code = code
             elif self.prepared is not None and pid == self.prepared.pid:
@@ -464,7 +464,7 @@ class Programs:
         self.kill(child)
         output = child.stderr.last() if child.stderr else ""
         why = f"the program ended with exit code {code}" + (f": {output}" if output else "")
-        self._log(f"prepared generation {child.generation} ended with exit code {code}: {output}")
+        self._log(f"prepared generation {child.generation} ended with {code}: {output}")
         if self._should_retry(child, code, saving=saving):
             if child.forked:
                 self.forks.suspect(f"after a fork, {why}")

@@ -141,7 +141,7 @@ def test_bad_optional_columns(columns: str, values: str, message: str) -> None:
 def test_unknown_headers_and_models() -> None:
     with pytest.raises(WorkloadError, match="no known format has the columns foo, bar"):
         parse_csv("foo,bar\n1,2\n", "t.csv")
-    with pytest.raises(WorkloadError, match="format pollux needs column"):
+    with pytest.raises(WorkloadError, match="format pollux needs the column"):
         parse_csv("name,time,num_replicas,batch_size\n", "t.csv", "pollux")
     with pytest.raises(WorkloadError, match="'lenet' is not a known model; allowed: resnet-50"):
         parse_csv("job_id,arrival_slot,model,epochs\nj,0,lenet,1\n", "t.csv")
