@@ -278,7 +278,7 @@ def _cpu(facts: _Facts) -> str:
 def _cpu_rank(facts: _Facts) -> str:
     """`rank` among `of` jobs on `node`. `critical`: the job would take longest alone. `elsewhere`: it has only its
     chief or PS there."""
-    why = "would take longest alone" if facts.has("critical") else "by remaining work"
+    why = "critical: it takes longest even alone" if facts.has("critical") else "by remaining work"
     if facts.has("elsewhere"):
         why = "its workers are on other nodes"
     return f"CPU in place: rank {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
