@@ -124,8 +124,8 @@ class JobSets:
             problem = excerpt(error)
             log.error("bug: jobset not run", **where, error=problem, trace=trace(error), again_in_s=again_s)
             message = (
-                "A bug keeps the operator from running this JobSet, and it retries. The TFJob does not change: "
-                f"{problem}"
+                "The operator cannot run this JobSet because of a bug, and retries. Meanwhile its TFJob does not "
+                f"change: {problem}"
             )
             self._recorder.record(jobset, Event("Warning", "ReconcileFailed", message))
 

@@ -33,7 +33,7 @@ def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Sto
     report, limit_s = ctx.chief_report, ctx.timeouts.stop_s
     reached = report.step if report is not None else None
     stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
-    stops = f"Stopping, with {words(ctx.current.replicas)} until now: {reason}"
+    stops = f"Stopping the job ({words(ctx.current.replicas)}): {reason}"
     if why := _nobody_to_ask(ctx):
         ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is requested: {why}")
         return _end(ctx, stop, lost=_behind(report))

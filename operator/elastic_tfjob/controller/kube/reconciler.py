@@ -114,8 +114,8 @@ class Reconciler:
             problem = excerpt(error)
             log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
             message = (
-                "A bug keeps the operator from reconciling this job, and it retries. The job does not change: "
-                f"{problem}"
+                "The operator cannot reconcile this job because of a bug, and retries. Meanwhile the job does not "
+                f"change: {problem}"
             )
             self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
