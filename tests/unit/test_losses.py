@@ -171,8 +171,8 @@ class Operator:
             ("Warning", "LossUnusable"),
             ("Warning", "LossRises"),
         }
-        words = {"NaN": "nan", "infinite": "inf", "not reported": "absent"}
-        words |= {"since it is read": "never-fell", "fell and has risen": "rises"}
+        words = {"NaN": "nan", "infinite": "inf", "reports none": "absent"}
+        words |= {"has only risen so far": "never-fell", "has risen in the last": "rises"}
         return [state for event in self.events for word, state in words.items() if word in event.message]
 
 

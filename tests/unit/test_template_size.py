@@ -192,9 +192,7 @@ def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
         decision = decide(refused, pods=pods, services=services({"Worker": 2}))
         assert (decision.actions, decision.status, decision.counts) == ((), None, ())
         (event,) = decision.events
-        assert event.message.endswith(
-            "; its pods are left alone, and nothing is done for them, until the spec is corrected"
-        )
+        assert event.message.endswith("; its pods are neither changed nor replaced until the spec is corrected")
         assert "tolerations: 65 entries; allowed: 64" in event.message
         assert len(event.message) <= 1024
 

@@ -232,16 +232,16 @@ class _Conversion:
         name, index = str(chief.get("replicaName") or "MASTER").lower(), chief.get("replicaIndex") or 0
         leads = next((each for each in ("Chief", "Master") if each in types), "Worker")
         if (name, index) in ((leads.lower(), 0), ("chief" if leads == "Master" else "master", 0)):
-            self.changes.append(f"spec.terminationPolicy: removed, because v1 always ends a job with its {leads} 0")
+            self.changes.append(f"spec.terminationPolicy: removed, because in v1 a job ends when its {leads} 0 does")
         else:
-            changes = f"v1 always ends a job with its {leads} 0"
-            self.problems.append(f"spec.terminationPolicy names {describe(name)} {describe(index)}: {changes}")
+            problem = f"in v1 a job ends when its {leads} 0 does"
+            self.problems.append(f"spec.terminationPolicy names {describe(name)} {describe(index)}: {problem}")
 
     def _containers(self, where: str, replica: dict[str, Any]) -> None:
         containers = _containers(replica)
         if len(containers) == 1 and containers[0].get("name") != CONTAINER:
-            changes = f"{where}: container {describe(containers[0].get('name'))} renamed to {CONTAINER}, as v1 requires"
-            self.changes.append(changes)
+            change = f"{where}: container {describe(containers[0].get('name'))} renamed to {CONTAINER}, as v1 requires"
+            self.changes.append(change)
             containers[0]["name"] = CONTAINER
         for container in containers:
             resources = container.get("resources")

@@ -164,7 +164,7 @@ class NodeHistory(_Model):
             raise ValueError("back_s needs lost_s")
         times = [t for t in (self.added_s, self.lost_s, self.back_s) if t is not None]
         if any(one >= other for one, other in itertools.pairwise(times)):
-            raise ValueError("added_s, lost_s and back_s must rise")
+            raise ValueError("added_s, lost_s and back_s must be in rising order")
         return self
 
 

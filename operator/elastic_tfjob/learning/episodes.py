@@ -118,13 +118,13 @@ def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
 
     def check(_: Plan) -> None:
         if next(rounds) > MOST_ROUNDS:
-            raise ValueError(f"not all jobs finish within {MOST_ROUNDS} rounds under {profile.name}")
+            raise ValueError(f"some jobs do not finish within {MOST_ROUNDS} rounds with profile {profile.name}")
 
     simulation = Simulation(episode.inputs, profile, check=check)
     outcome = simulation.run()
     times = [record.jct_s for record in outcome.records if record.jct_s is not None]
     if len(times) < len(episode.inputs.jobs):
-        raise ValueError(f"{len(episode.inputs.jobs) - len(times)} jobs never finish under {profile.name}")
+        raise ValueError(f"{len(episode.inputs.jobs) - len(times)} jobs never finish with profile {profile.name}")
     return sum(times) / len(times)
 
 

@@ -96,7 +96,7 @@ class RecordedSpeedModel:
 
     def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.total_steps is None:
-            raise ValueError(f"job {job.key}: its steps are not known")
+            raise ValueError(f"job {job.key}: its number of steps is unknown")
         return RecordedTrueSpeed(job.total_steps, self.beliefs[job.key])
 
 
@@ -280,10 +280,10 @@ class Update:
     def __str__(self) -> str:
         passed = f"; {self.unreadable} lines or jobs could not be read" if self.unreadable else ""
         if self.outcome == "failed":
-            return f"update {self.number}, {self.jobs} live jobs: failed, {self.why}{passed}"
+            return f"update {self.number}, {self.jobs} live jobs: failed: {self.why}{passed}"
         return (
-            f"update {self.number}, {self.jobs} live jobs: {self.outcome}, completion times {self.held:+.1%} on live "
-            f"jobs that were held back, {self.drawn:+.1%} on drawn workloads{passed}"
+            f"update {self.number}, {self.jobs} live jobs: {self.outcome}; mean completion time {self.held:+.1%} on "
+            f"held-back live jobs, {self.drawn:+.1%} on simulated workloads{passed}"
         )
 
 

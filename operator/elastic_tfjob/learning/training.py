@@ -239,7 +239,7 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
         mean_jct_s(of_profile(teacher, episode), episode, recorder)
         rows += recorder.rows
     if not rows:
-        raise ValueError(f"{teacher} decided nothing on these episodes")
+        raise ValueError(f"{teacher} made no decision on these workloads")
     sizes, jobs, may, taken = zip(*rows, strict=True)
     return Examples(np.array(sizes), np.array(jobs), np.array(may), np.array(taken, dtype=np.int64))
 
@@ -440,7 +440,7 @@ def load(path: Path) -> TrainingState:
             weights, best = (np.array(file[name], dtype=np.float64) for name in ("weights", "best"))
             method = METHODS[content["method"]](**content["plan"]["method"])
             if missing := asdict(method).keys() - content["plan"]["method"].keys():
-                raise ValueError(f"it does not say {', '.join(missing)}")
+                raise ValueError(f"it lacks {', '.join(missing)}")
             memory = {
                 name: np.array(file[f"memory_{name}"], dtype=np.float64) for name in method.begin(weights, UNITS, 0)
             }
@@ -453,7 +453,7 @@ def load(path: Path) -> TrainingState:
             plan, weights, memory, best, content["best_cost"], content["iteration"], history, tuple(content["losses"])
         )
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no training of this version: {error}") from error
+        raise ValueError(f"{path} is not a training state of this version: {error}") from error
 
 
 # -- A plot of a training as SVG: the cost of the weights tried and the cost on the select seeds, by iteration ---------
@@ -498,6 +498,6 @@ def draw_curve(state: TrainingState, path: Path) -> None:
         )
     parts.append(
         f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 10}" text-anchor="middle">'
-        f"iterations (0 to {last}), mean completion time beside the first</text></svg>"
+        f"iterations (0 to {last}), mean completion time compared with the start</text></svg>"
     )
     path.write_text("\n".join(parts) + "\n")

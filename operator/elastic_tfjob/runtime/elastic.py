@@ -455,7 +455,7 @@ class ElasticCheckpoint:
             return
         if missing := self._checkpoints.not_restored():
             self.progress.not_restored = missing
-            print(f"WARNING: variables began with initial values: {missing}", file=sys.stderr, flush=True)
+            print(f"WARNING: variables keep their initial values: {missing}", file=sys.stderr, flush=True)
 
     def _plan_next(self, within_s: float = math.inf) -> None:
         """Set when the next checkpoint is due: after `within_s` at the latest, if there is an interval in seconds."""
@@ -566,7 +566,7 @@ class ElasticCheckpoint:
 @functools.cache  # warn once in a process
 def _warn_without_directory() -> None:
     print(
-        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart begins at step 0, and the job cannot "
+        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart starts at step 0, and the job cannot "
         "be rescaled. Pass one, ElasticCheckpoint(checkpoint, '/checkpoints/mine'), or set the job's annotation "
         "elastic.kubeflow.org/checkpoint-dir",
         file=sys.stderr,

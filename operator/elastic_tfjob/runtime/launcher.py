@@ -187,7 +187,7 @@ class Launcher:
         try:
             command = LauncherCommand.parse(text)
         except (ValueError, TypeError, RecursionError) as error:
-            self._log(f"invalid command, the previous one stays in force: {error}")
+            self._log(f"invalid command, the previous one still applies: {error}")
             return
         self._log(f"command: {command.action} {command.generation} {command.mode}")
         # A refused generation may be tried again: only a repeated `switch` is the same attempt.
@@ -224,14 +224,14 @@ class Launcher:
             if programs.prepared is None:
                 return
         if command.action == "prepare":
-            self._cancel_switch("the operator took it back")
+            self._cancel_switch("the operator cancelled it")
         else:
             self._switch(command, now_s)
 
     def _carry_out_run(self, command: LauncherCommand, now_s: float) -> None:
         programs, running = self.programs, self.programs.running
         if self.switch is not None and self.switch["generation"] != command.generation:
-            self._cancel_switch("the operator took it back")
+            self._cancel_switch("the operator cancelled it")
         if running is not None and running.generation == command.generation:
             programs.drop_prepared()
         elif self._is_prepared(command.generation):
@@ -278,7 +278,7 @@ class Launcher:
             return
         line = preload.spare_command(programs.command, ARCHIVE) if command.mode == "spare" else programs.command
         if line is None:
-            child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
+            child.state, child.why = "failed", "mode spare needs a command `python SCRIPT` or `python -m MODULE`"
             return
         child.has_program = command.mode != "spare"
         try:
@@ -312,7 +312,7 @@ class Launcher:
             self._log(f"generation {child.generation} is ready")
         elif child.forked and now_s - child.started_at_s > HUNG_S and not programs.said_hello(child):
             # Some threads and locks of libraries do not survive a fork; a process of its own may not hang.
-            programs.forks.suspect(f"forked, the program did nothing for {HUNG_S:.0f} s")
+            programs.forks.suspect(f"the forked program did nothing for {HUNG_S:.0f} s")
             programs.drop_prepared()  # it is prepared again
 
     def _follow_chief(self, now_s: float) -> None:
@@ -391,10 +391,10 @@ class Launcher:
             prepared.stderr.unmark()
         if self._save_id is not None:
             self._save_id, self.switch = None, decided
-            self._log(f"switch to {prepared.generation}: committed")
+            self._log(f"switch to generation {prepared.generation}: committed")
         if old is not None:
             programs.stop(old, now_s)
-        self._log(f"generation {prepared.generation} runs")
+        self._log(f"generation {prepared.generation} is running")
 
     def _open(self, child: Child) -> None:
         """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
@@ -414,7 +414,7 @@ class Launcher:
 
     def _decide(self, generation: int, state: str, why: str = "") -> None:
         self.switch = _decision(generation, state, why)
-        self._log(f"switch to {generation}: {state} {why}")
+        self._log(f"switch to generation {generation}: {state} {why}")
 
     def _refuse(self, why: str) -> None:
         """Give up the switch: the running program continues to train."""

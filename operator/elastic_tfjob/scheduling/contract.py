@@ -85,7 +85,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "movable": Both("a checkpoint-dir, and rescale not never", "always"),
         "reports": Both("an exporter is injected", "always"),
         "fixed_cpu": Both(
-            "jobs that Kueue admitted, that have resources of whole pods, or that cannot be rescaled", "never"
+            "jobs that Kueue admitted, that have pod-level resources, or that cannot be rescaled", "never"
         ),
         "constraints": Both("nodeSelector, required node affinity, tolerations; excluded nodes", "none"),
         "constraints_by_type": Both("the same, if replica types differ", "none"),
@@ -160,14 +160,14 @@ NEEDS: Final[Mapping[Need, Met]] = {
     "oracle": Met(
         "",
         "true durations and speeds",
-        "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed",
+        "only a simulation knows the true values; a live cluster has estimated-duration and reported speeds",
     ),
     "samples": Met(
         "",
         "each job runs at a few sizes before it starts",
-        "only a simulation measures a job's speed before it starts; live, it is learned",
+        "only a simulation measures a job's speed before it starts; a live cluster learns it",
     ),
-    "totals": Met("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
+    "totals": Met("", "replicas are on no node", "replicas need nodes; only a simulation can count totals alone"),
     "repack": Met(
         "",
         "a resized job is placed again as a whole",
@@ -254,7 +254,7 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
         for beside in (settings, {parameter: said}):
             if unmet := _unmet_by(name, beside, parameter):
                 value, why = unmet
-                problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
+                problems.append(f"profiles.{name}.{parameter}: {why}; allowed: {value}")
                 break
     parameters = parse_profile(name, settings)
     build(name, parameters)  # raises for a profile whose `stages` fails

@@ -73,7 +73,7 @@ SHARE_CPU: Final = "the CPU limit of each replica is all CPU that its job holds 
 
 
 class ProfileParameters(BaseModel, ABC):
-    """What a user may set for every profile, in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
+    """The parameters of every profile, set in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -163,7 +163,7 @@ class ElasticParameters(ProfileParameters):
 
 
 class CostParameters(ElasticParameters):
-    """The parameters of all profiles that weigh what a rescale costs."""
+    """The parameters of all profiles that weigh the cost of a rescale."""
 
     rescale_pause_s: Seconds = Field(1.0, description="expected pause of a resize, in seconds")
     prepare_cpu_s: Seconds = Field(12.0, description="CPU-seconds to start one process of the new size")

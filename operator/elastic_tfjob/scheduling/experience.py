@@ -140,13 +140,13 @@ def of_line(line: str) -> ExperienceRound:
     """Parses a line. Raises ValueError that names the position and the cause of an error. An invalid job is skipped,
     and the line's other jobs are kept."""
     if len(line) > MOST_LINE_BYTES:
-        raise ValueError(f"a line of more than {MOST_LINE_BYTES} bytes")
+        raise ValueError(f"the line has more than {MOST_LINE_BYTES} bytes")
     try:
         fields = Fields(json.loads(line))
     except RecursionError as error:
-        raise ValueError("not the JSON of a round") from error
+        raise ValueError("the line is nested too deeply") from error
     if fields.whole("version", 2**31) != VERSION:
-        raise fields.wrong("version", f"{VERSION}, of which this reads")
+        raise fields.wrong("version", f"{VERSION}, the supported version")
     now, slot_s = _measured(fields, "at", _LATEST_S), _measured(fields, "slot", MAX_DURATION_S)
     nodes = [(_resources(each, "free"), each.whole("number", _MOST_NODES)) for each in fields.objects("nodes", 10_000)]
     reading = Lenient()

@@ -55,7 +55,7 @@ def load_installed_profiles(taken: Container[str]) -> InstalledProfiles:
             name = entry_point.name
             try:
                 if name in packages:
-                    raise ValueError(f"package {packages[name]} has a profile of this name already")
+                    raise ValueError(f"package {packages[name]} already has a profile of this name")
                 _check_name(name, taken)
                 profiles[name] = _load(entry_point)
             except (Exception, SystemExit) as error:  # an import may raise anything
@@ -100,13 +100,13 @@ def _check_name(name: str, taken: Container[str]) -> None:
             "letter"
         )
     if name in taken:
-        raise ValueError("elastic-tfjob has a profile of this name already")
+        raise ValueError("elastic-tfjob already has a profile of this name")
 
 
 def _load(entry_point: EntryPoint) -> type[ProfileParameters]:
     found = entry_point.load()
     if not isinstance(found, type) or not issubclass(found, ProfileParameters):
-        raise TypeError(f"{entry_point.value} is not a class of ProfileParameters")
+        raise TypeError(f"{entry_point.value} is not a subclass of ProfileParameters")
     if inspect.isabstract(found):
         raise TypeError(f"{entry_point.value} has no method `stages`")
     return found

@@ -421,7 +421,7 @@ def with_number(memory: Memory, name: str, value: float | None) -> Memory:
     """The memory with this number; None deletes it. Where there are too many numbers, the first other ones by name are
     deleted. Raises ValueError for an invalid name or number."""
     if not _is_name(name):
-        raise ValueError(f"{name!r} is no name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
+        raise ValueError(f"{name!r} is not a name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
     if value is None:
         return {known: number for known, number in memory.items() if known != name}
     if not math.isfinite(value):

@@ -99,7 +99,7 @@ class NodeScript:
         there = set(nodes)
         for change in self.changes:
             if (change.node is None) != (change.name in there):
-                said = "is there already" if change.node is not None else "is not there to be lost"
+                said = "already exists" if change.node is not None else "does not exist, so it cannot be lost"
                 raise ValueError(f"node {change.name!r} {said} at {change.at_s:g} s")
             there ^= {change.name}
 

@@ -175,9 +175,9 @@ def test_a_feature_that_it_is_not_told_has_no_weight() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--method", "actor-critic", "--pairs", "3"], "does not go with --pairs"),
-        (["--replay", "3", "--no-critic"], "does not go with --replay, --critic"),
-        (["--without", "best,worst"], "no feature worst; there are best,"),
+        (["--method", "actor-critic", "--pairs", "3"], "cannot be combined with --pairs"),
+        (["--replay", "3", "--no-critic"], "cannot be combined with --replay, --critic"),
+        (["--without", "best,worst"], "unknown feature worst; allowed: best,"),
         (["--method", "actor-critic", "--explore", "1.5"], "1.5"),
     ],
 )
@@ -193,6 +193,6 @@ def test_the_command_trains_by_it(tmp_path: Path) -> None:
     arguments = ["--method", "actor-critic", "--iterations", "1", "--episodes", "1", "--select-seeds", "1"]
     done = CliRunner().invoke(main, ["train-policy", str(output), *arguments, "--test-seeds", "0"])
     assert done.exit_code == 0, done.output
-    assert "the best of 1 iterations" in done.output
+    assert "the best weights of 1 iterations" in done.output
     with np.load(output) as file:
         assert '"name": "actor-critic"' in str(file["metadata"])

@@ -304,7 +304,7 @@ def test_an_update_that_fails_is_noted_and_not_tried_again(
     monkeypatch.setattr(following, "_trained", fails)
     first, second = firsts(course, 2)
     assert first is not None
-    assert "failed, 3 jobs never finish" in str(first)
+    assert "failed: 3 jobs never finish" in str(first)
     assert second is None
     assert firsts(course, 1) == [None]
 
@@ -353,7 +353,7 @@ def test_the_command_follows(tmp_path: Path, lines: list[str]) -> None:
     found = CliRunner().invoke(main, ["train-policy", str(output), "--follow", str(tmp_path), "--updates", "1", *short])
     assert found.exit_code == 0, found.output
     assert "update 1, " in found.output
-    assert "on live jobs that were held back" in found.output
+    assert "on held-back live jobs" in found.output
     refused = CliRunner().invoke(main, ["train-policy", str(output), "--follow", str(tmp_path), "--resume", *short])
     assert refused.exit_code == 2
     assert "--resume" in refused.output

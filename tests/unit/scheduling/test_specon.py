@@ -187,7 +187,7 @@ class TestWeights:
         plan = decide(jobs, 2, moves=0)
         assert str(plan.changes["a"].reason).endswith("4 of 4 on n0 (by remaining work)")
         whole = [replace(on_servers("a", "n0", 1000, Worker=1.0), cpu_use={WORKER: 10.0, PS: 0.0}), *jobs[1:]]
-        assert "would take longest alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
+        assert "critical: it takes longest even alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
 
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}

@@ -263,7 +263,9 @@ class ReconcileContext:
             return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
         except UnknownWord as error:
             self.unreadable = True
-            message = f"{error}. The job is left as it is until an operator that knows this word is at work"
+            message = (
+                f"{error}. The job does not change until the operator is upgraded to a version that knows this word"
+            )
             self.event("Warning", "UnknownState", message)
             return None
         except ValueError as error:

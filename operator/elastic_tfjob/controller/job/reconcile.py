@@ -170,7 +170,7 @@ def _has_launcher(ctx: ReconcileContext) -> bool:
         ctx.event("Warning", "LauncherNotInjected", why_not(ctx.state.injection))
         return False
     if launcher and not ctx.settings.image:
-        ctx.event("Warning", "LauncherNotInjected", "the operator does not know its own image: give it --image")
+        ctx.event("Warning", "LauncherNotInjected", "the operator does not know its own image; set its flag --image")
         return False
     if missing := inject.without_command(ctx.declared):
         message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
@@ -190,7 +190,7 @@ def reconcile(observed: Observed, settings: ReconcileSettings) -> Decision:
     except InvalidTFJob as error:
         # An older version may have accepted a running job's spec that is invalid now; the job has not failed.
         pods = any(not pod.ended for pod in observed.pods)
-        left = "; its pods are left alone, and nothing is done for them, until the spec is corrected" if pods else ""
+        left = "; its pods are neither changed nor replaced until the spec is corrected" if pods else ""
         return Decision(events=(Event("Warning", "TFJobFailedValidation", f"{cut(str(error), _ROOM)}{left}"),))
     if job.deleting or not spec.managed_here() or not spec.tf_replica_specs:
         return Decision()
@@ -262,7 +262,7 @@ def _report_troubles(ctx: ReconcileContext) -> None:
     troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_LISTED_TROUBLES)
     ctx.events += [Event("Warning", trouble.reason, trouble.message) for trouble in troubles]
     if (more := sum(len(pod.troubles) for pod in pods) - MAX_LISTED_TROUBLES) > 0:
-        message = f"{more} more reasons why pods of TFJob {ctx.job.name} do not run are not told here: see the pods"
+        message = f"Pods of TFJob {ctx.job.name} have {more} more problems that get no event: see the pods' status"
         ctx.events.append(Event("Warning", "MoreTroubles", message))
 
 
@@ -276,7 +276,7 @@ def _report_lost_nodes(ctx: ReconcileContext) -> None:
         names = ", ".join(sorted(pod.name for pod in there)[:3]) + (f" and {len(there) - 3} more" if there[3:] else "")
         why = "does not answer" if any(pod.unreachable for pod in there) else "has not ended them in time"
         message = (
-            f"The job waits for {names}, as node {node} {why}, and they may still write. They are recreated once they "
-            "are gone, or the node is deleted or tainted out-of-service"
+            f"The job waits for the end of {names}, which may still write: node {node} {why}. They are recreated once "
+            "they are gone, or the node is deleted or tainted out-of-service"
         )
         ctx.events.append(Event("Warning", "NodeLost", message))

@@ -252,7 +252,7 @@ class Informer(Generic[T]):
             metrics.UNREADABLE.labels(self.resource).inc()
             metadata = raw.get("metadata") or {}
             log.error(
-                "object set aside: it cannot be read",
+                "object skipped: it cannot be read",
                 resource=self.resource,
                 namespace=metadata.get("namespace"),
                 name=metadata.get("name"),

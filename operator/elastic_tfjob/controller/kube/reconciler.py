@@ -113,7 +113,10 @@ class Reconciler:
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
             log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
+            message = (
+                "The operator cannot reconcile this job because of a bug, and retries. Meanwhile the job does not "
+                f"change: {problem}"
+            )
             self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
     async def _reconcile(self, job: TFJob) -> None:

@@ -388,14 +388,12 @@ class Reports:
             log.debug("no answer", **where, error=excerpt(error))
         except ValueError as error:
             result = "nonsense"
-            log.debug("no report", **where, error=excerpt(error))
+            log.debug("report not valid", **where, error=excerpt(error))
         except (Exception, asyncio.CancelledError) as error:
             if cancels(error):
                 raise
             result = "nonsense"
-            log.warning(
-                "no report, for a reason that nobody thought of", **where, error=excerpt(error), trace=trace(error)
-            )
+            log.warning("unexpected error in a pod's report", **where, error=excerpt(error), trace=trace(error))
         else:
             result = "ok"
         source.silent = silent

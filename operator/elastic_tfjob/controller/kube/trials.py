@@ -58,7 +58,7 @@ class Trials:
         try:
             found = await self._admitted(collection, trial, refusal.message)
         except ApiError as error:  # the API server is unreachable, or the namespace is gone
-            log.info("not tried without injection", error=str(error))
+            log.info("dry run without the injected containers failed", error=str(error))
             return
         if found is not None:
             self.found[uid] = found

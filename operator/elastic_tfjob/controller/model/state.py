@@ -370,7 +370,7 @@ def _state(raw: Fields) -> StoredState:
     refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
     injection = lenient(raw.within, "injection")
     if coming is None and phase not in ("Waiting", "Stable"):
-        raise ValueError(f"next is missing: phase {phase} needs the size to go to")
+        raise ValueError(f"next is missing: phase {phase} needs it")
     replicas = read_counts(raw, "replicas")
     found = StoredState(
         phase=phase,
@@ -409,7 +409,7 @@ def _state(raw: Fields) -> StoredState:
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
     if lenient.problems:
-        passed_over = tuple(f"{STATE_ANNOTATION}: passed over: {problem}" for problem in few(lenient.problems))
+        passed_over = tuple(f"{STATE_ANNOTATION}: ignored: {problem}" for problem in few(lenient.problems))
         found = replace(found, problems=passed_over)
     return found
 

@@ -219,7 +219,7 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool =
         can = attainable(known, deadline_s, plan.snapshot) if explain else None
         if can is not None and can.least is None:
             return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
-        return _Assessment("unknown", "nothing tells when it ends")
+        return _Assessment("unknown", "its end is unknown")
     slack = deadline_s - finish.expected_s
     eta = min(finish.expected_s, now_s + MAX_DURATION_S)
     left_s = deadline_s - now_s
@@ -231,7 +231,7 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool =
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
     can = attainable(known, deadline_s, plan.snapshot)
     if can is None or can.least is not None:
-        would = f"; from now on {words(can.least)} would do" if can is not None and can.least is not None else ""
+        would = f"; {words(can.least)} from now on would meet it" if can is not None and can.least is not None else ""
         return _Assessment("at-risk", late + would, eta, slack)
     return _Assessment("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
 
@@ -242,42 +242,41 @@ def _as_planned(known: core.Job, forecast: Forecast, plan: Plan) -> str:
     source = f" (speed: {forecast.source})" if forecast.source is not None else ""
     if any(counts.values()):
         return f" with {words(counts)}{source}"
-    begins = f", from {_time(forecast.start_s)} on" if forecast.start_s is not None else ""
-    return f": it waits{begins}{source}"
+    until = f" until {_time(forecast.start_s)}" if forecast.start_s is not None else ""
+    return f": it waits{until}{source}"
 
 
 def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
     spec, deadline = known.spec, _time(deadline_s)
     if can.fastest is None:
-        begin = f"No size that the job may have fits the cluster, so it does not meet its deadline {deadline}"
+        begin = f"None of the job's sizes fits the cluster, so it will miss its deadline {deadline}"
     else:
         begin = (
-            f"Even with {words(can.fastest)}, the fastest of its sizes, it ends {span(can.late_s)} after its deadline "
+            f"Even with {words(can.fastest)}, its fastest size, the job ends {span(can.late_s)} after its deadline "
             f"{deadline}"
         )
     if can.would_do is None:
-        would = "no larger size is known that would do"
+        would = "no larger size is known that would meet it"
     else:
         allowed = all(can.would_do.get(group.type, 0) <= group.maximum for group in spec.groups)
-        reason = "which the cluster does not have room for" if allowed else "more than its bounds allow"
+        reason = "more than fit the cluster" if allowed else "more than its bounds allow"
         source = f"; speed: {can.source}" if can.source is not None else ""
-        would = f"{words(can.would_do)} would do ({reason}{source})"
-    return f"{begin}; {would}. It is trained anyway"
+        would = f"{words(can.would_do)} would meet it ({reason}{source})"
+    return f"{begin}; {would}. The job runs anyway"
 
 
 def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
     if past:
         return _Assessment(
             "missed",
-            f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
-            "anyway",
+            f"The deadline {deadline} was before the job's creation, so no size can meet it. The job runs anyway",
         )
     left = ""
     if known is not None and (work := work_left(known, now_s)) is not None:
         rate = known.steps_per_s if known.placement else 0.0
         lasts = f", {span(work[0] / rate)} at the present speed" if rate > 0 and work[0] / rate < MAX_DURATION_S else ""
         left = f" with {work[0]:.0f} steps left{lasts}"
-    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job continues to train")
+    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job continues")
 
 
 def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> str:
@@ -313,21 +312,21 @@ def _hints(
     hints: dict[Note, str] = {}
     if not spec.stoppable:
         hints["size"] = (
-            "The job cannot be stopped or resized, so it keeps its declared size whatever its deadline: set a "
-            "checkpoint-dir, and rescale other than never"
+            "The job cannot be stopped or resized, so it keeps its declared size even if it misses its deadline: set a "
+            "checkpoint-dir, and no rescale: never"
         )
     # A program reports its total number of steps only after it has started.
     begun_s = known.since_s if known.placement else spec.arrival_s
     if now_s - begun_s >= NOTES_S:
         if spec.total_steps is None and spec.duration_s is None and work_left(known, now_s, past) is None:
             hints["work"] = (
-                "The number of steps is unknown, so nothing can be done for the deadline: set the annotation "
+                "The number of steps is unknown, so the operator cannot plan for the deadline: set the annotation "
                 "total-steps or estimated-duration"
             )
         if known.placement and known.phase == "running" and not spec.reports:
             hints["speed"] = (
-                "The job does not report its steps, so its end is a guess at best: set a checkpoint-dir, or "
-                "inject=sidecar, and have the program report"
+                "The job does not report its steps, so its end can only be guessed: set a checkpoint-dir, or inject: "
+                "sidecar, and let the program report its steps"
             )
     new = {note: text for note, text in hints.items() if note not in sent}
     return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())

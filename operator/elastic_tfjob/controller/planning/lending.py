@@ -345,7 +345,7 @@ def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
         return "it has the taint of a loan but was not lent"
     if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:
         # Also for a node that was deleted while it was lent, and recreated under the same name.
-        return "a job is on its way to it, but it is not lent"
+        return "a job is assigned to it, but it is not lent"
     return ""
 
 

@@ -89,9 +89,8 @@ class JobRequest:
         """The user's requests that cannot be followed, as texts for events."""
         declared = self.declared
         return [
-            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {count_in_words(declared[name], name)} "
-            f"(queue {self.queue}), and more would be beyond its quota; change its replicas instead, "
-            "and Kueue admits it again"
+            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted only {count_in_words(declared[name], name)} "
+            f"(queue {self.queue}); change replicas in the spec instead, so that Kueue admits the job again"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
         ]
@@ -124,7 +123,7 @@ def job_request(
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
-        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
+        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas in total; allowed: {MAX_REPLICAS}")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
     what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
     requests, other_millicores, constraints, classes = {}, {}, [], []

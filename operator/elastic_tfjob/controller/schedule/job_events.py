@@ -61,24 +61,24 @@ _AT_ONCE: Final = 100
 _OF_ONE: Final = 20
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
-_FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
+_FALLS: Final = "it is treated like a job whose loss falls fast, and is not moved to make room for others"
 _LOSS: Final[Mapping[Topic, str]] = {
-    "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
-    "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
-    "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
-    "loss-never-fell": f"the job's has only risen since it is read. Until it falls, {_FALLS}",
-    "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
-    "as one that has converged: it may be moved to make room for others",
+    "loss-absent": f"this job reports none. Until it does, {_FALLS}",
+    "loss-nan": f"this job's loss is NaN. Until the job reports a number, {_FALLS}",
+    "loss-inf": f"this job's loss is infinite. Until the job reports a finite number, {_FALLS}",
+    "loss-never-fell": f"this job's loss has only risen so far. Until the loss falls, {_FALLS}",
+    "loss-rises": f"this job's loss has risen in the last {RECENT} readings. Until the loss falls again, the job is "
+    "treated as converged, and may be moved to make room for others",
 }
 
 _WORK: Final[Mapping[Topic, str]] = {
-    "work-unknown": "the number of steps of this job is unknown: it counts as one that will run as long again as it "
-    "has run. Set the annotation total-steps",
-    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) allow no change, or "
-    "Kueue has admitted it with what it requests",
+    "work-unknown": "this job's number of steps is unknown. The operator assumes that it will run as long as it has "
+    "run so far. Set the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests, because its bounds (min-workers, max-workers) allow no "
+    "change, or because Kueue has admitted it",
 }
 _ALL_KEPT: Final = (
-    "This job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale is never, or "
+    "This job keeps its nodes and the CPU that it requests, because it has no checkpoint-dir, or rescale is never, or "
     "enableDynamicWorker is set"
 )
 
@@ -179,7 +179,7 @@ class LossEvents:
             self._recorder.record(job, _event(topic))
         elif failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
             bug = "bug: " if failure.kind == "bug" else ""
-            log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
+            log.warning(f"{bug}notices not written", job=job.key, error=excerpt(failure.error))
             if failure.kind == "failed":
                 self._due.setdefault(job.key, topic)
 
@@ -198,8 +198,8 @@ def _event(topic: Topic) -> Event:
     if topic == "all-kept":
         return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
-        return Event("Normal", "NotAdjusted", f"The profile gives CPU by the work left, and {_WORK[topic]}")
-    says = f"The profile decides by the training loss, and {_LOSS[topic]}"
+        return Event("Normal", "NotAdjusted", f"The profile shares CPU by the jobs' remaining work, but {_WORK[topic]}")
+    says = f"The profile uses the training loss, but {_LOSS[topic]}"
     rises = topic in ("loss-never-fell", "loss-rises")
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
@@ -302,7 +302,7 @@ class DeadlineEvents:
         )
         self._next_s = time.monotonic() + _LOOK_S
         for name, error in failed.items():
-            log.warning("deadline not judged", job=name, error=excerpt(error))
+            log.warning("deadline not checked", job=name, error=excerpt(error))
         due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
             if each.deadline_s is None:
@@ -424,7 +424,7 @@ class JobEvents:
         if scheduled.job is None and scheduled.pending_since_s is not None:
             nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
             message = (
-                f"Its pods did not start on {nodes} in time: the capacity reserved for them is given to other jobs"
+                f"Its pods did not start on {nodes} in time, so the capacity reserved for them is given to other jobs"
             )
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
@@ -444,8 +444,8 @@ class JobEvents:
         others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
-                f"TFJob {other.name} has its checkpoints in the same place ({place[:_WORDS]}). Each job needs a "
-                "checkpoint-dir of its own: while one of them trains, the other one's program ends with an error"
+                f"TFJob {other.name} writes its checkpoints to the same place ({place[:_WORDS]}). Give each job its "
+                "own checkpoint-dir: while one of them trains, the program of the other one ends with an error"
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
 
@@ -477,7 +477,7 @@ class JobEvents:
         try:
             return plan.forecasts.of_holder(f"{key[0]}/{key[1]}")
         except Exception as error:
-            log.error("bug: no forecast", job=key, error=excerpt(error), trace=trace(error))
+            log.error("bug: forecast failed", job=key, error=excerpt(error), trace=trace(error))
             return None
 
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
@@ -489,7 +489,7 @@ class JobEvents:
             await self._verdicts.look(plan, group)
             self._losses.send_due(group)
         except Exception as error:
-            log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
+            log.error("bug: job events not sent", error=excerpt(error), trace=trace(error))
 
     def _record_kept(self, kept: Mapping[str, Reason]) -> None:
         """Sends events about jobs that the profile wanted to stop or move but cannot; each reason once per job."""

@@ -95,7 +95,7 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     """
     model = all_profiles().get(name)
     if model is None:
-        raise ValueError(f"no profile {name!r}; {there_are(name)}")
+        raise ValueError(f"unknown profile {name!r}; {there_are(name)}")
     try:
         return model.model_validate(settings)
     except ValidationError as e:
@@ -112,7 +112,7 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     """The profile with these parameters. Raises ValueError if they are not parameters of the profile `name`, or if an
     installed profile cannot be built."""
     if all_profiles().get(name) is not type(parameters):
-        raise ValueError(f"{type(parameters).__name__} are not the parameters of a profile {name!r}")
+        raise ValueError(f"{type(parameters).__name__} is not the parameter class of profile {name!r}")
     if name in PROFILES:
         return parameters.profile(name)
     try:
@@ -123,7 +123,7 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     except Exception as e:
         raise _broken(name, e) from e
     if unknown:
-        raise ValueError(f"profile {name}: it needs {', '.join(map(repr, unknown))}, which is no Need")
+        raise ValueError(f"profile {name}: unknown needs {', '.join(map(repr, unknown))}; allowed: those of rules.Need")
     return profile
 
 

@@ -43,14 +43,14 @@ __all__ = ["RebalanceParameters"]
 
 
 class FifoParameters(ProfileParameters):
-    """First in, first out; the first job that does not fit holds back all behind it."""
+    """First in, first out. The first job that does not fit blocks all later jobs."""
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(),), needs())
 
 
 class FifoBackfillParameters(ProfileParameters):
-    """First in, first out; what fits starts."""
+    """First in, first out. A later job that fits may start first."""
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(backfill=True),), needs())
@@ -60,7 +60,7 @@ class FifoBackfillParameters(ProfileParameters):
 
 
 class FixedParameters(ProfileParameters):
-    """As upstream does: declared sizes by arrival, what fits starts, pods spread by kube-scheduler."""
+    """Like the training-operator: jobs have their declared sizes, and kube-scheduler places the pods."""
 
     place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
 
@@ -72,7 +72,7 @@ class FixedParameters(ProfileParameters):
 
 
 class SjfParameters(ProfileParameters):
-    """Shortest job first, not preemptive; the first that does not fit holds back all behind it."""
+    """Shortest job first, without preemption. The first job that does not fit blocks all later jobs."""
 
     oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
@@ -81,7 +81,7 @@ class SjfParameters(ProfileParameters):
 
 
 class SjfBackfillParameters(SjfParameters):
-    """Shortest job first, not preemptive; what fits starts."""
+    """Shortest job first, without preemption. A later job that fits may start first."""
 
     def stages(self) -> Stages:
         return Stages(ShortestJobFirst(), (FixedSize(backfill=True),), needs("duration", "speed"))
@@ -91,7 +91,7 @@ class SjfBackfillParameters(SjfParameters):
 
 
 class SrtfParameters(ProfileParameters):
-    """Shortest remaining time first, preemptive."""
+    """Shortest remaining time first, with preemption."""
 
     oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
@@ -118,7 +118,7 @@ class Forgive:
 
 
 class LasParameters(ProfileParameters):
-    """Least attained service (Tiresias), preemptive."""
+    """Least attained service (Tiresias), with preemption."""
 
     thresholds: tuple[float, ...] = Field(
         (3250.0, 7200.0),
@@ -225,7 +225,7 @@ def sizes_of(job: Job, useful: bool) -> list[Counts]:
 
 
 class EdfParameters(ProfileParameters):
-    """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
+    """Earliest deadline first. An elastic job gets all free replicas that make it faster."""
 
     oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
     size: Literal["useful", "largest"] = Field(
@@ -242,7 +242,7 @@ class EdfParameters(ProfileParameters):
 
 
 class RebalanceParameters(ProfileParameters):
-    """Declared sizes by arrival; replicas move from crowded nodes to idle CPU where that pays."""
+    """Jobs start in order of arrival, with their declared sizes. Replicas move from crowded nodes to idle CPU."""
 
     place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
     interval_s: Seconds = Field(10.0, description="most seconds between two rounds; 0: a round only after a change")
@@ -262,7 +262,7 @@ class RebalanceParameters(ProfileParameters):
 
 
 class HullParameters(TryingParameters):
-    """Hull: replicas go where they add most speed, looking past sizes that help little to larger ones."""
+    """Hull: replicas go to the job that gains most speed, even if it gains only by several at once."""
 
     place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(False, description="gain per dominant share instead of per replica")
@@ -341,7 +341,7 @@ class MarginalGain:
 
 
 class OptimusParameters(TryingParameters):
-    """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
+    """Optimus: adds one PS or worker at a time, to the job whose remaining time it shortens most."""
 
     place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")

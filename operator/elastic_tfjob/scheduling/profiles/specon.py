@@ -348,7 +348,7 @@ def _stays(round_: Round, job: Job) -> bool:
 
 
 class SpeconParameters(SpeconSettings):
-    """CPU of crowded nodes by remaining work, and moves to idle CPU; or SpeCon as published."""
+    """Shares the CPU of crowded nodes by remaining work, and moves replicas to idle CPU; or SpeCon as published."""
 
     def stages(self) -> Stages:
         start = FixedSize(backfill=True)

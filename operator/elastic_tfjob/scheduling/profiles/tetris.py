@@ -168,7 +168,7 @@ def shortness(job: Job, now: float) -> float:
 
 
 class TetrisParameters(ElasticParameters):
-    """Tetris: packing score plus shortness."""
+    """Tetris: starts the job with the best sum of packing score and shortness."""
 
     shortness_weight: float = Field(1.0, ge=0, description="weight of short remaining work beside packing")
 

@@ -87,7 +87,7 @@ class PsSpeedModel:
         model = MODELS.get(job.model)
         if model is None:
             raise ValueError(
-                f"job {job.key}: the speed model ps knows no model {job.model!r}, only {', '.join(MODELS)}"
+                f"job {job.key}: the speed model ps does not know model {job.model!r}; allowed: {', '.join(MODELS)}"
             )
         if job.total_steps is not None:
             return PsTrueSpeed(job.total_steps, model)
@@ -184,7 +184,8 @@ class PsMeasuredSpeedModel:
     def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.model not in SURFACES:
             raise ValueError(
-                f"job {job.key}: the speed model {self.name} knows no model {job.model!r}, only {', '.join(SURFACES)}"
+                f"job {job.key}: the speed model {self.name} does not know model {job.model!r}; allowed: "
+                f"{', '.join(SURFACES)}"
             )
         if job.total_steps is not None:
             return PsMeasuredTrueSpeed(job.total_steps, job.model, self.seed, self.oracle_speed)
