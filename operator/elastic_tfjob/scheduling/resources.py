@@ -69,7 +69,7 @@ RESOURCE_WORDS: Final = ("cpu", "memory", "accelerators", "pods", "storage")
 
 
 def total_of(amounts: Iterable[Resources]) -> Resources:
-    """Their sum."""
+    """The sum of these vectors."""
     total = NOTHING
     for amount in amounts:
         total = total.plus(amount)

@@ -210,7 +210,8 @@ class PolluxTrueSpeed:
 def pollux_speed(job: WorkloadJob) -> TrueSpeed:
     if job.model not in APPLICATIONS:
         raise ValueError(
-            f"job {job.key}: the speed model pollux knows no application {job.model!r}, only {', '.join(APPLICATIONS)}"
+            f"job {job.key}: the speed model pollux does not know application {job.model!r}; allowed: "
+            f"{', '.join(APPLICATIONS)}"
         )
     app = application(job.model)
     if not app.init_batch <= job.batch_size <= app.max_batch:
