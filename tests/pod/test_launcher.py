@@ -230,7 +230,7 @@ def test_a_program_that_saved_before_a_stop_continues_if_the_pod_is_not_ended(tm
     assert asked.exists()
     assert look(HOLD_S + 1) == "refused"
     assert save.report is not None
-    assert "not ended for 600 s" in save.report["why"]
+    assert "not ended within 600 s" in save.report["why"]
     assert not asked.exists(), "which is what the program waits for"
     assert look(2 * HOLD_S) == "refused"
     assert look(2 * HOLD_S + 1) == "saving"
