@@ -203,7 +203,7 @@ async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, ap
             assert said in refused["message"]
         status = await status_of(operator)
         assert (status["profile"], status["configMap"]) == ("fixed", f"{HOME}/{NAME}")
-        assert "nothing valid was read before" in status["why"]
+        assert "no valid one was read before" in status["why"]
         assert "lend is not known" in status["refused"]["error"]
         await configure(api, profile="elastic", profiles={"elastic": {"lend": "none"}})
         taken = await event_of_deployment(api, "ConfigurationTaken")

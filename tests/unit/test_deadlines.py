@@ -98,7 +98,7 @@ def test_a_late_job_that_could_be_in_time_is_at_risk_once_and_then_missed_once()
     seen.follow(running(150.0), (0, 5, 10, 15, 20, 40))
     assert seen.sent == ["DeadlineAtRisk"]
     assert "50s after its deadline" in seen.words[0]
-    assert "2 workers would do" in seen.words[0]
+    assert "2 workers would meet it" in seen.words[0]
     assert seen.columns == ("at-risk", "-50s")
     seen.follow(running(150.0), (101, 115, 130))
     assert seen.sent == ["DeadlineAtRisk", "DeadlineMissed"]
@@ -121,7 +121,7 @@ def test_what_no_allowed_size_meets_is_unattainable_with_the_least_that_would() 
     seen.follow(running(600.0), (0, 10))
     assert seen.sent == ["DeadlineUnattainable"]
     assert "Even with 4 workers, the fastest of its sizes, it ends 58s after" in seen.words[0]
-    assert "7 workers would do (more than its bounds allow" in seen.words[0]
+    assert "7 workers would meet it (more than its bounds allow" in seen.words[0]
 
 
 def test_a_job_that_is_a_second_late_is_told_before_it_is() -> None:
@@ -164,7 +164,7 @@ def test_a_size_that_the_cluster_does_not_hold_is_none() -> None:
     seen = Seen()
     seen.follow(running(150.0), (0, 10), gpus=1)
     assert seen.sent == ["DeadlineUnattainable"]
-    assert "2 workers would do (which the cluster does not have room for" in seen.words[0]
+    assert "2 workers would meet it (which the cluster has no room for" in seen.words[0]
 
 
 def test_forecasts_that_waver_are_not_told() -> None:
@@ -225,7 +225,7 @@ def test_a_deadline_in_the_past_is_told_at_once() -> None:
     made = tfjob(deadline_s=-50.0)
     judged = judge(made, START - 50.0, None, START + 1)
     assert [event.reason for event in judged.events] == ["DeadlineMissed"]
-    assert "was over when the job was created" in judged.events[0].message
+    assert "had passed when the job was created" in judged.events[0].message
 
 
 def test_another_deadline_is_another_promise() -> None:

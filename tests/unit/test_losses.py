@@ -172,7 +172,7 @@ class Operator:
             ("Warning", "LossRises"),
         }
         words = {"NaN": "nan", "infinite": "inf", "not reported": "absent"}
-        words |= {"since it is read": "never-fell", "fell and has risen": "rises"}
+        words |= {"since the first reading": "never-fell", "fell and has risen": "rises"}
         return [state for event in self.events for word, state in words.items() if word in event.message]
 
 

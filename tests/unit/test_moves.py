@@ -154,7 +154,7 @@ def test_other_nodes_are_wanted_meanwhile() -> None:
     aim(cluster, 2, Worker=("a", "d"))
     cluster.run(60)
     assert cluster.pods["j-worker-2"].node == "d"
-    assert "other nodes are wanted now" in str(cluster.events)
+    assert "the plan has other nodes now" in str(cluster.events)
 
 
 def test_the_same_generation_is_no_move() -> None:

@@ -107,7 +107,9 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     first, second = see(described("b", "claim data, folder /x"))
     assert first[0] == "b"
     assert second[0] == "a"
-    assert first[1].startswith("CheckpointDirShared: TFJob a has its checkpoints in the same place (claim data, folder")
+    assert first[1].startswith(
+        "CheckpointDirShared: TFJob a writes its checkpoints to the same directory (claim data, folder"
+    )
     assert "TFJob b has" in second[1]
     assert see(described("b", "claim data, folder /x")) == see(described("a", "claim data, folder /x")) == []
     assert len(see(described("b", "claim data, folder /x", uid="another"))) == 2

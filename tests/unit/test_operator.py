@@ -450,7 +450,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
     (event,) = told.events
     assert event.reason == "InvalidConfiguration"
-    assert event.message.endswith("It stays profile fixed as before.")
+    assert event.message.endswith("The operator keeps profile fixed as before.")
     assert len(event.message) <= 1024
 
 

@@ -194,7 +194,9 @@ def test_keys_of_a_newer_operator_are_passed_over() -> None:
 )
 def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"generation": 0, "replicas": SIZE, **change}).decode()
-    with pytest.raises(ValueError, match=f"{PREFIX}target is not what the operator wrote there: {key} ?[a-z:]"):
+    with pytest.raises(
+        ValueError, match=f"{PREFIX}target is invalid, and only the operator may write it: {key} ?[a-z:]"
+    ):
         Target.parse(text)
 
 
@@ -219,7 +221,9 @@ def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
 )
 def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
-    with pytest.raises(ValueError, match=f"{PREFIX}state is not what the operator wrote there: {key} ?[a-z:]"):
+    with pytest.raises(
+        ValueError, match=f"{PREFIX}state is invalid, and only the operator may write it: {key} ?[a-z:]"
+    ):
         StoredState.parse(text)
 
 

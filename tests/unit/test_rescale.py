@@ -254,7 +254,7 @@ def test_the_newer_of_two_targets_wins() -> None:
     assert len(cluster.running) == 6
     assert cluster.reasons == ["Rescaling", "RescaleRolledBack", "Rescaling", "Rescaled"]
     assert "2 PS" not in cluster.events[1][1]
-    assert "1 chief + 1 PS + 4 workers is wanted now" in cluster.events[1][1]
+    assert "the plan has 1 chief + 1 PS + 4 workers now" in cluster.events[1][1]
 
 
 def test_the_next_target_waits_until_all_know_what_runs() -> None:

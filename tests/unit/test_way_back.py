@@ -114,8 +114,8 @@ class TestFirstStep:
         assert cluster.state.generation == 2
         assert len(messages(cluster, "RescaleUndone")) == 1
         assert messages(cluster, "ReturnFailed") == [
-            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made there "
-            "either: none was seen for 601 s. Its restart policy decides now"
+            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step followed: none "
+            "was seen for 601 s. From now on the job's restart policy applies"
         ]
         assert cluster.state.trained is None
 
@@ -286,9 +286,9 @@ class TestPreparedBesideItself:
             cluster.run(12)
         assert modes == ["overlap", "overlap", "spare", "spare", "recreate"]
         told = messages(cluster, "Rescaling")
-        assert "in mode overlap a program has not come up 2 times beside the running one" in told[2]
+        assert "in mode overlap the next program failed 2 times beside the running one" in told[2]
         assert "Address already in use" in told[2]
-        assert "in mode overlap and spare a program has not come up 2 times" in told[4]
+        assert "in mode overlap and spare the next program failed 2 times" in told[4]
         assert cluster.state.replicas["Worker"] == 3
         assert "Address already in use" in messages(cluster, "Rescaled")[0]
 

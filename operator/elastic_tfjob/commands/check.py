@@ -174,7 +174,7 @@ def _profiles() -> list[Finding]:
         Finding("ok", f"profile {name}", f"installed here by package {package}")
         for name, package in installed.packages.items()
     ]
-    mend = "mend or uninstall the package, here and in the operator's image"
+    mend = "repair or uninstall the package, here and in the operator's image"
     return [*found, *(Finding("warning", "profiles", str(problem), mend) for problem in installed.problems)]
 
 

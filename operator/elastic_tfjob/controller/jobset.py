@@ -116,7 +116,7 @@ class JobSets:
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
             log.error("bug: jobset not run", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot run this JobSet: its TFJob stays as it is until that is mended: {problem}"
+            message = f"A bug keeps the operator from running this JobSet; its TFJob is left as it is: {problem}"
             self._recorder.record(jobset, Event("Warning", "ReconcileFailed", message))
 
     async def _advance(self, jobset: JobSet) -> None:
@@ -170,7 +170,7 @@ class JobSets:
             await self._api.post(jobs_path(jobset.namespace), wanted)
             return
         if job.owner != jobset.uid:
-            why = "There is a TFJob of this name that is not this JobSet's: nothing runs until it is deleted"
+            why = "A TFJob of this name does not belong to this JobSet: the JobSet runs once that TFJob is deleted"
             self._recorder.record(jobset, Event("Warning", "TFJobExists", why))
             return
         if job.deleting:
@@ -192,7 +192,9 @@ class JobSets:
         found = TFJob.parse(raw)
         if (found.uid, found.owner, found.deleting) != (job.uid, job.owner, False):
             self._jobs.seen(raw)
-            raise Conflict(f"PUT {path}", 409, "Conflict", "this TFJob is another one by now, or is being deleted")
+            raise Conflict(
+                f"PUT {path}", 409, "Conflict", "this TFJob was replaced by another one, or is being deleted"
+            )
         # The body has uid and resource version, so a change made meanwhile is not overwritten.
         raw["spec"] = wanted["spec"]
         raw["metadata"].pop("managedFields", None)  # the API server keeps them, and rejects too many of them

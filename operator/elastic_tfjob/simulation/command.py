@@ -81,9 +81,11 @@ def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[
     except ValueError:
         parts = []
     if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
-        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
+        raise click.BadParameter(
+            f"{value!r}: allowed: CPU seconds from 0 to {MAX_DURATION_S}, or two values such as 12,1"
+        )
     if parts[-1] > parts[0]:
-        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
+        raise click.BadParameter(f"{value!r}: the second value must not be above the first")
     return parts[0], parts[1] if len(parts) == 2 else None
 
 
@@ -113,18 +115,20 @@ def _warn_of_broken_profiles() -> None:
     type=OneOf(["auto", *FORMATS, "scenario"]),
     default="auto",
     show_default=True,
-    help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
+    help="Format of WORKLOAD. auto: by its header; a file .yaml is a scenario.",
 )
 @click.option("--nodes", type=click.IntRange(1, MAX_NODES), required=True, help="Nodes of the training cluster.")
 @click.option("--gpus-per-node", type=click.IntRange(0, MAX_GPUS_PER_NODE), default=8, show_default=True)
 @click.option("--cpus-per-node", type=Amount(MAX_MILLICORES / 1000), default=64, show_default=True)
 @click.option("--memory-per-node", type=Amount(MAX_POD_BYTES / GIB), default=512, show_default=True, help="GiB.")
-@click.option("--speed-model", type=OneOf(list(SPEED_MODELS)), help="How fast jobs really are; default by format.")
+@click.option(
+    "--speed-model", type=OneOf(list(SPEED_MODELS)), help="Model of the jobs' true speeds. Default: by format."
+)
 @click.option(
     "--world",
     type=OneOf(list(SPEED_MODELS)),
     hidden=True,
-    deprecated="It is called --speed-model, and goes with the next release.",
+    deprecated="Use --speed-model; this name will be removed in the next release.",
 )
 @click.option(
     "--profile",
@@ -135,21 +139,24 @@ def _warn_of_broken_profiles() -> None:
     help="A policy to run; repeat to compare.",
 )
 @click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
-@click.option("--place", type=OneOf(get_args(PlaceName)), help="Instead of each profile's placement.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
+@click.option(
+    "--place", type=OneOf(get_args(PlaceName)), help="Placement rule of all profiles. Default: each profile's own."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of scenarios and noise.")
 @click.option(
     "--replications",
     type=click.IntRange(1, MAX_REPLICATIONS),
     default=1,
     show_default=True,
-    help="Runs with seeds from --seed on.",
+    help="Number of runs, with the seeds --seed, --seed + 1 and so on.",
 )
 @click.option("--start-pause", type=SECONDS, default=0, help="Seconds before a job's first step.")
 @click.option(
     "--restart-pause",
     callback=restart_tiers,
     default="0",
-    help="Seconds after a preemption, or LIMIT:SECONDS,... by accelerators, such as 1:7,8:30,60.",
+    help="Seconds from a restart after a preemption to the first step; or by accelerators: 1:7,8:30,60 is 7 s up to 1, "
+    "30 s up to 8, and 60 s above.",
 )
 @click.option("--rescale-pause", type=SECONDS, default=0, help="Seconds a change of size takes.")
 @click.option("--migrate-pause", type=SECONDS, default=0, help="Seconds a move takes.")
@@ -157,7 +164,7 @@ def _warn_of_broken_profiles() -> None:
     "--checkpoint-interval",
     type=SECONDS,
     default=0,
-    help="Seconds between checkpoints: a preempted job loses what came after. 0: it loses nothing.",
+    help="Seconds between checkpoints; a preempted job loses the steps since its last one. 0: it loses none.",
 )
 @click.option(
     "--boot-cpu",
@@ -165,41 +172,43 @@ def _warn_of_broken_profiles() -> None:
     callback=boot_cpu_s,
     default="0",
     show_default=True,
-    help="CPU seconds of starting one process of the training program (speed model ps-cpu), and of one in a replica "
-    "that stays, whose next program is forked from what it has imported: 12,1. Without KEPT it is the same.",
+    help="CPU seconds to start the training program in a new replica and, after the comma, in a replica that stays "
+    "(its program is forked), such as 12,1. Default of KEPT: SECONDS. For speed model ps-cpu.",
 )
-@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
+@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of a lognormal factor on true speeds.")
 @click.option(
     "--speed-noise-every",
     type=SECONDS,
     default=0,
-    help="Seconds after which each job's speed is drawn anew, at least 1. 0: it is drawn once per job.",
+    help="Seconds after which each job's speed factor is redrawn, at least 1. 0: it is drawn once per job.",
 )
 @click.option(
     "--estimate-noise",
     type=SIGMA,
     default=0,
-    help="Sigma of the lognormal factor on the steps and true durations that a policy is told.",
+    help="Sigma of a lognormal factor on the numbers of steps and durations that a policy sees.",
 )
-@click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
+@click.option("--silent", type=PART, default=0, help="Fraction of jobs that report nothing while they train, 0 to 1.")
 @click.option(
     "--accelerator",
     type=OneOf(["T4", "A100"]),
-    help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
+    help="Use ElasticFlow's measured speeds on this accelerator; jobs with a measured model become elastic.",
 )
-@click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
+@click.option("--inference-pool", metavar="FILE|NAME", help="Add a pool that lends nodes to the cluster, such as aryl.")
 @click.option(
     "--tune",
     is_flag=True,
-    help="Look for better parameters of the one --profile: on the first half of a trace, or the seeds of a scenario. "
-    "How they do is shown on the second half, or on as many seeds more. What --set says stays.",
+    help="Search for better parameters of the one --profile on the first half of a trace, or on the seeds of a "
+    "scenario; then compare them on the second half, or on as many new seeds. Parameters of --set are not changed.",
 )
-@click.option("--tune-for", type=OneOf(GOALS), default="mean", show_default=True, help="What --tune makes small.")
-@click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
-@click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
-@click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")
-@click.option("--jobs-csv", "csv_file", type=OutputFile(), help="Write one row per job here.")
-@click.option("--jobs", "processes", type=click.IntRange(1, MAX_PROCESSES), help="Processes; default: one per core.")
+@click.option("--tune-for", type=OneOf(GOALS), default="mean", show_default=True, help="Goal of --tune.")
+@click.option("--skip-bad", is_flag=True, help="Skip invalid rows, and list them.")
+@click.option("--json", "json_file", type=OutputFile(), help="Write the results to this JSON file.")
+@click.option("--html", "html_file", type=OutputFile(), help="Write a report page to this file.")
+@click.option("--jobs-csv", "csv_file", type=OutputFile(), help="Write one row per job to this file.")
+@click.option(
+    "--jobs", "processes", type=click.IntRange(1, MAX_PROCESSES), help="Number of processes. Default: one per core."
+)
 @click.option(
     "--list",
     is_flag=True,
@@ -251,7 +260,7 @@ def simulate(
       elastic-tfjob simulate trace.csv --nodes 20 --profile elastic --tune --speed-model linear
     """
     if speed_noise_every and not speed_noise:
-        raise click.UsageError("--speed-noise-every says how often --speed-noise is drawn: give --speed-noise, too")
+        raise click.UsageError("--speed-noise-every needs --speed-noise")
     if 0 < speed_noise_every < 1:
         raise click.BadParameter(f"{speed_noise_every:g}: at least 1, or 0", param_hint="--speed-noise-every")
     _warn_of_broken_profiles()
@@ -263,7 +272,7 @@ def simulate(
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
         if scenario and scenario.jobs * replications > MAX_SCENARIO_JOBS:
             made = f"{replications} times {scenario.jobs} jobs of the scenario"
-            raise click.BadParameter(f"{made}; {MAX_SCENARIO_JOBS} in all are allowed", param_hint="--replications")
+            raise click.BadParameter(f"{made}; at most {MAX_SCENARIO_JOBS} are allowed", param_hint="--replications")
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
         if accelerator is not None:
@@ -301,7 +310,7 @@ def simulate(
     except (WorkloadError, ValueError) as e:
         raise click.ClickException(str(e)) from e
     if bad:
-        click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
+        click.echo(f"{len(bad)} invalid row(s) skipped:\n" + "\n".join(f"  {row}" for row in bad), err=True)
     if accelerator is None and any(made_elastic(job) is not job for job in trace or ()):
         click.echo("Jobs keep the sizes of the trace: --accelerator T4 or A100 makes them elastic", err=True)
     try:
@@ -330,7 +339,7 @@ def simulate(
     except ProcessDied as e:
         raise click.ClickException(str(e)) from e
     except KeyboardInterrupt:  # only from tuning, which has printed its result so far
-        click.echo("Interrupted: what was held out has not been run.", err=True)
+        click.echo("Interrupted: the held-out runs were not made.", err=True)
         raise SystemExit(stop.exit_status) from None
     if not whole:
         click.echo("Interrupted: the numbers are partial.", err=True)
@@ -344,12 +353,12 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool
     print_runs(summaries, seeds)
     for summary in summaries:
         if not summary.partial and summary.finished < summary.jobs:
-            click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+            click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) do not fit this cluster", err=True)
     for name in _lent_in_vain(specs, outcomes):
         model = specs[0].inputs.speed_model.name
         click.echo(
-            f"{name}: lends CPU, which changes nothing here: speeds of {model} do not follow CPU, "
-            "those of ps-cpu and cpu-share do",
+            f"{name}: lends CPU, which has no effect: the speeds of {model} do not depend on CPU; "
+            "use ps-cpu or cpu-share",
             err=True,
         )
     return summaries

@@ -175,8 +175,8 @@ def test_a_feature_that_it_is_not_told_has_no_weight() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--method", "actor-critic", "--pairs", "3"], "does not go with --pairs"),
-        (["--replay", "3", "--no-critic"], "does not go with --replay, --critic"),
+        (["--method", "actor-critic", "--pairs", "3"], "cannot be combined with --pairs"),
+        (["--replay", "3", "--no-critic"], "cannot be combined with --replay, --critic"),
         (["--without", "best,worst"], "no feature worst; there are best,"),
         (["--method", "actor-critic", "--explore", "1.5"], "1.5"),
     ],

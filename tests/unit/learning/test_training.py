@@ -180,7 +180,7 @@ def test_the_command_trains_resumes_and_plots(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--models", "vgg-16,gpt"], "no model gpt"),
-        (["--resume"], "nothing to resume"),
+        (["--resume"], "so nothing can be resumed"),
     ],
 )
 def test_what_it_cannot_do_it_refuses_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -230,7 +230,7 @@ def test_a_config_map_that_asks_it_for_what_a_live_cluster_lacks_is_refused(para
     assert taken == []
     assert (event.type, event.reason) == ("Warning", "InvalidConfiguration")
     assert said in event.message
-    assert event.message.endswith("It stays profile fixed as before.")
+    assert event.message.endswith("The operator keeps profile fixed as before.")
 
 
 def test_a_profile_that_cannot_do_without_it_is_refused(

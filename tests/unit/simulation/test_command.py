@@ -72,7 +72,7 @@ def test_cpu_that_is_lent_where_no_speed_follows_it_is_told(tmp_path: Path) -> N
     rows = [f"j{k},{10 * k},500,1,1,4" for k in range(8)]
     path.write_text("\n".join(["job_id,submit_s,duration_s,num_gpus,cpus,cpu_demand", *rows]) + "\n")
     usual = (path, "--nodes", 3, "--cpus-per-node", 8)
-    told = "lends CPU, which changes nothing here: speeds of fixed do not follow CPU"
+    told = "lends CPU, which has no effect: the speeds of fixed do not depend on CPU"
     both = simulate(*usual, "--profile", "fifo", "--profile", "kips")
     assert both.exit_code == 0
     assert f"kips: {told}" in both.stderr
@@ -172,7 +172,7 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
     assert "trace.csv:5: column 'submit_s': 'soon' is not a number" in result.output
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--skip-bad")
     assert result.exit_code == 0
-    assert "1 bad row(s) left out" in result.output
+    assert "1 invalid row(s) skipped" in result.output
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
         (("--set", "fifo.interval_s=-1"), "fifo.interval_s should be greater than or equal to 0 (found '-1')"),
         (("--restart-pause", "8:x"), "give seconds, or tiers such as 1:7,8:30,60"),
         (("--restart-pause", "8:1,4:2"), "limits must rise"),
-        (("--boot-cpu", "x"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "-1"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "nan"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "12,1,1"), "give CPU seconds of at least 0"),
+        (("--boot-cpu", "x"), "allowed: CPU seconds from 0"),
+        (("--boot-cpu", "-1"), "allowed: CPU seconds from 0"),
+        (("--boot-cpu", "nan"), "allowed: CPU seconds from 0"),
+        (("--boot-cpu", "12,1,1"), "allowed: CPU seconds from 0"),
         (("--boot-cpu", "1,12"), "must not be above the first"),
         (("--speed-model", "ps"), "the speed model ps knows no model ''"),
         (("--format", "pollux"), "format pollux needs column(s)"),
@@ -223,7 +223,7 @@ def test_jobs_that_never_fit_are_said(trace: Path) -> None:
     trace.write_text(TRACE + "wide,4,1,99\n")
     result = simulate(trace, "--nodes", 1, "--profile", "fifo-backfill")
     assert result.exit_code == 0
-    assert "fifo-backfill: 1 job(s) never fit this cluster" in result.output
+    assert "fifo-backfill: 1 job(s) do not fit this cluster" in result.output
 
 
 def test_list_shows_every_profile_and_parameter() -> None:

@@ -75,7 +75,7 @@ def test_an_odd_number_is_refused_with_its_option(trace: Path, option: str, valu
 
 
 def test_how_often_speeds_are_drawn_needs_noise_and_a_second(trace: Path) -> None:
-    assert "give --speed-noise, too" in refused(simulated(trace, "--speed-noise-every", "60"))
+    assert "--speed-noise-every needs --speed-noise" in refused(simulated(trace, "--speed-noise-every", "60"))
     assert "0.5: at least 1, or 0" in refused(simulated(trace, "--speed-noise", "0.2", "--speed-noise-every", "0.5"))
     drawn_once = simulated(trace, "--speed-noise", "0.2", "--speed-noise-every", "0")
     assert isinstance(drawn_once.exception, AssertionError)
@@ -92,7 +92,7 @@ def test_a_folder_that_is_missing_is_said_before_the_run(trace: Path, option: st
 def test_replications_of_a_scenario_make_so_many_jobs_only(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SCENARIO)
-    assert "10000000 in all are allowed" in refused(simulated(path, "--replications", "11"))
+    assert "at most 10000000 are allowed" in refused(simulated(path, "--replications", "11"))
 
 
 @pytest.mark.parametrize(

@@ -136,4 +136,4 @@ def test_an_interrupted_tuning_tells_the_best_so_far(tmp_path: Path, monkeypatch
     result = simulate(trace(tmp_path / "t.csv"), "--nodes", 2, "--gpus-per-node", 1, "--profile", "las", "--tune")
     assert result.exit_code == 130
     assert "las as it is" in result.output or "Chosen: --set las." in result.output
-    assert "what was held out has not been run" in result.output
+    assert "the held-out runs were not made" in result.output

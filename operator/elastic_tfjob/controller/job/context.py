@@ -263,7 +263,7 @@ class ReconcileContext:
             return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
         except UnknownWord as error:
             self.unreadable = True
-            message = f"{error}. The job is left as it is until an operator that knows this word is at work"
+            message = f"{error}. This operator does not know the word and leaves the job alone; use a newer operator"
             self.event("Warning", "UnknownState", message)
             return None
         except ValueError as error:

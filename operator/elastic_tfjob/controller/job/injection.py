@@ -37,11 +37,9 @@ def injection_settled(ctx: ReconcileContext) -> bool:
         return False
     ctx.state = replace(state, injection=replace(found, at=ctx.now_text, recreated=False))
     if found.recreated and found.resources:
-        ctx.state = _all_recreated(
-            ctx, ctx.state, "its pods fit into the quota of the namespace once they ask for less"
-        )
+        ctx.state = _all_recreated(ctx, ctx.state, "its pods fit into the quota of the namespace with smaller requests")
     if found.resources:
-        ctx.event("Normal", "InjectionAdapted", f"The namespace admits what is injected with {_words(found)}")
+        ctx.event("Normal", "InjectionAdapted", f"The namespace admits the injected container with {_words(found)}")
     else:
         ctx.state = _all_without(ctx, ctx.state)
     return True
@@ -58,9 +56,9 @@ def why_not(injection: Injection) -> str:
     if not injection.refused:
         return ""
     return (
-        f"pods with launcher and exporter are refused, and run without: {injection.refused[:_SENTENCE]}. Rescales stop "
-        "the job (recreate). Have the namespace admit the container elastic-tfjob-exporter (docs/elastic.md#namespaces-"
-        "with-rules); that is tried again when the job's pods are recreated"
+        f"the namespace refuses pods with launcher and exporter, so they run without: {injection.refused[:_SENTENCE]}"
+        ". Rescales stop the job (recreate). Have the namespace admit the container elastic-tfjob-exporter "
+        "(docs/elastic.md#namespaces-with-rules); the operator tries it again when the job's pods are recreated"
     )
 
 

@@ -42,10 +42,10 @@ def choose_mode(
         # The chief alone decides the switch, and cannot hand that over to another pod.
         return "recreate", f"{describe_role(ctx.chief)} leads the training, and moves"
     if not numbered:
-        return "recreate", "there are no numbers or names left for pods beside those that it has"
+        return "recreate", "no pod index or name is free for a second pod beside each moving one"
     if ctx.job.queue and (name := _beyond_admitted(ctx, moving)):
         admitted = count_in_words(ctx.declared_counts[name], name)
-        return "recreate", f"Kueue admitted {admitted} (queue {ctx.job.queue}), and no others beside them"
+        return "recreate", f"Kueue admitted {admitted} (queue {ctx.job.queue}), so none can run beside them"
     if ctx.allowed_mode == "recreate" or not ctx.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
     if report is None or report.generation != ctx.current.generation or report.first_step_at is None:
@@ -63,7 +63,7 @@ def choose_mode(
     if _needs_room_of_its_own(ctx, moving):
         return "recreate", "there is no room for its new pods before others have left"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
-        return None, f"waits until the launcher of {describe_role(ctx.chief)} says what it can do"
+        return None, f"waits until the launcher of {describe_role(ctx.chief)} reports its modes"
     reports = [found for role in roles_of(ctx.current) if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     overlap = ctx.allowed_mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
@@ -76,7 +76,7 @@ def choose_mode(
         return "overlap", ""
     left: Mode = "spare" if "spare" in offered and "spare" not in failed_modes else "recreate"
     deaths_text = (
-        f"in mode {' and '.join(failed_modes)} a program has not come up {MOST_DEATHS} times beside the running one"
+        f"in mode {' and '.join(failed_modes)} the next program failed {MOST_DEATHS} times beside the running one"
     )
     return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
 

@@ -262,7 +262,7 @@ def _report_troubles(ctx: ReconcileContext) -> None:
     troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_LISTED_TROUBLES)
     ctx.events += [Event("Warning", trouble.reason, trouble.message) for trouble in troubles]
     if (more := sum(len(pod.troubles) for pod in pods) - MAX_LISTED_TROUBLES) > 0:
-        message = f"{more} more reasons why pods of TFJob {ctx.job.name} do not run are not told here: see the pods"
+        message = f"{more} more reasons why pods of TFJob {ctx.job.name} do not run have no event: see the pods"
         ctx.events.append(Event("Warning", "MoreTroubles", message))
 
 

@@ -88,7 +88,9 @@ def _install_again(ctx: ReconcileContext, pod: Pod) -> None:
     if left_s > 0:
         ctx.look_again(left_s)
         return
-    ctx.event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
+    ctx.event(
+        "Warning", "LauncherNotInstalled", f"the launcher could not be installed in {pod.name}; the pod is recreated"
+    )
     ctx.delete_pods([pod])
 
 
@@ -251,8 +253,8 @@ def _node(size: StoredState | Next, name: str, index: int) -> str:
 def _relabelled(holder: Pod | Service) -> str:
     kind = type(holder).__name__
     return (
-        f"Error creating: {kind.lower()} {holder.name} of this job is there, but by its labels it is another replica, "
-        f"or none ({REPLICA_TYPE_LABEL} and {REPLICA_INDEX_LABEL}): restore them, or delete it"
+        f"Error creating: {kind.lower()} {holder.name} of this job exists, but its labels name another replica or "
+        f"none: restore {REPLICA_TYPE_LABEL} and {REPLICA_INDEX_LABEL}, or delete the {kind.lower()}"
     )
 
 

@@ -80,7 +80,7 @@ def admit(ctx: ReconcileContext) -> StoredState:
     state, target = ctx.current, ctx.target
     ctx.wanted, ctx.hold = {}, True
     if target is None or not target.replicas:
-        reason = target.reason if target is not None else "not looked at yet"
+        reason = target.reason if target is not None else "waiting for the first scheduling round"
         if target is not None and str(reason) != str(state.reason):
             ctx.event("Normal", "Waiting", str(reason))
         return replace(state, reason=reason)
@@ -203,7 +203,7 @@ def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
     state = ctx.current
     indexes = simplest({name: resized(state.pods(name), count) for name, count in target.replicas.items()})
     change = f"From {words(state.replicas)} to {words(target.replicas)}"
-    ctx.event("Normal", "Scaled", f"{change} as the spec says: {target.reason}")
+    ctx.event("Normal", "Scaled", f"{change}, as in the spec: {target.reason}")
     ctx.look_again(0.0)
     return replace(state, replicas=target.replicas, nodes=target.nodes, reason=target.reason, indexes=indexes)
 
@@ -332,7 +332,7 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     # The launcher gives up first; this limit is for a launcher that does not answer.
     if ctx.unheard_s > ctx.timeouts.checkpoint_s + ctx.timeouts.cancel_s:
         return _roll_back(
-            ctx, f"no checkpoint after {ctx.elapsed_s:.0f} s, and no word from {describe_role(ctx.chief)}"
+            ctx, f"no checkpoint after {ctx.elapsed_s:.0f} s, and no report from {describe_role(ctx.chief)}"
         )
     return ctx.current
 
@@ -418,7 +418,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
         ctx.event("Warning", "Rescaled", f"{change}, but {refused}")
     elif failed:
         settled = replace(settled, trained=None)  # the return was tried once; from now on the usual rules apply
-        message = f"{change}, but no step was made there either: {on_one_line(failed)}. Its restart policy decides now"
+        message = f"{change}, but no step followed: {on_one_line(failed)}. From now on the job's restart policy applies"
         ctx.event("Warning", "ReturnFailed", message)
     elif chief_lost:
         ctx.event("Warning", "Rescaled", f"{change}, but {lost_replica(ctx, [ctx.chief])}: {coming.reason}")
@@ -527,7 +527,7 @@ def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) 
     why = on_one_line(why)
     message = describe_stay(ctx.current.replicas, coming.replicas, why)
     if ctx.current.causes.get(coming.generation) == "asked":
-        message = f"{message}. What was asked for is tried again, later each time"
+        message = f"{message}. The requested size is tried again, after longer and longer pauses"
     ctx.event("Warning", "RescaleRolledBack", message)
     ctx.count("roll_backs", label=ctx.current.cause(coming))
     return replace(_enter(ctx, "RollingBack"), reason=why, deaths=_deaths(ctx, why, blamed))
@@ -564,7 +564,7 @@ def _withdrawn(ctx: ReconcileContext) -> str:
         return "the job's annotations do not allow rescaling any more"
     if target is None or target.replicas != coming.replicas:
         wanted = words(target.replicas) if target is not None else "no size"
-        return f"{wanted} is wanted now"
+        return f"the plan has {wanted} now"
     if moves_only and target.generation > coming.generation:
-        return "other nodes are wanted now"
+        return "the plan has other nodes now"
     return ""

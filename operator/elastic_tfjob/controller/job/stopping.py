@@ -35,9 +35,9 @@ def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Sto
     stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
     stops = f"Stops from {words(ctx.current.replicas)}: {reason}"
     if why := _no_chief_to_ask(ctx):
-        ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is asked for: {why}")
+        ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is requested: {why}")
         return _end(ctx, stop, lost=_behind(report))
-    ctx.event("Normal", "Stopping", f"{stops}. The chief is asked for a checkpoint, for {limit_s:.0f} s at most")
+    ctx.event("Normal", "Stopping", f"{stops}. The chief has {limit_s:.0f} s to save a checkpoint")
     return stop
 
 
@@ -67,7 +67,7 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
     # The other pods wait for the chief's end too, so a silent chief must end within the same limit.
     unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at
     if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
-        return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
+        return _missed(ctx, stop, f"the chief has not reported for {unheard_s:.0f} s")
     if waited_s >= limit_s and ctx.listened_s >= min(_LISTENED_S, limit_s):
         why = f": {answer.why}" if answer is not None and answer.why else ""
         return _missed(ctx, stop, f"no checkpoint within {limit_s:.0f} s{why}")
@@ -78,7 +78,7 @@ def stopped(ctx: ReconcileContext, stop: Stop) -> None:
     """Reports that all pods are gone, and the job waits from now on."""
     where = f" at step {stop.saved}" if stop.saved is not None else ""
     if stop.lost is None:
-        what = "it will go on from its newest checkpoint"
+        what = "it will continue from its newest checkpoint"
     else:
         what = f"at most {_steps(stop.lost)} lost" if stop.lost else "no step is lost"
     ctx.event("Normal", "Stopped", f"Stopped{where}, {what}: {stop.reason}")
@@ -93,11 +93,11 @@ def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
     if not (heard or late):
         return False
     if not heard or report is None or report.resumed_step is None:
-        message = f"Goes on with {size}; its program does not say at which step"
+        message = f"Continues with {size}; its program does not report the step"
     else:
         lost = None if stop.reached is None else max(0, stop.reached - report.resumed_step)
         steps = "" if lost is None else f", {_steps(lost)} lost" if lost else ", no step lost"
-        message = f"Goes on at step {report.resumed_step} with {size}{steps}"
+        message = f"Continues at step {report.resumed_step} with {size}{steps}"
     ctx.event("Normal", "Resumed", message)
     ctx.count("resumes")
     return True
@@ -132,8 +132,8 @@ def _missed(ctx: ReconcileContext, stop: Stop, why: str) -> Stop:
     report = ctx.chief_report
     lost = _behind(report)
     newest = "its newest checkpoint" if lost is None else f"its checkpoint of step {_newest(report)}"
-    steps = "how many steps are lost is not known" if lost is None else f"at most {_steps(lost)} lost"
-    message = f"Ends without a new checkpoint ({why}) and will go on from {newest}: {steps}"
+    steps = "the number of lost steps is unknown" if lost is None else f"at most {_steps(lost)} lost"
+    message = f"Ends without a new checkpoint ({why}) and will continue from {newest}: {steps}"
     ctx.event("Warning", "CheckpointMissed", message)
     ended = _end(ctx, stop, lost=lost)
     if lost:

@@ -108,8 +108,8 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     ctx.event(
         "Warning",
         "StateNotStored",
-        f"The state of {sum(state.replicas.values())} replicas with their nodes has {_size_of(text)} bytes, and "
-        f"there is room for {room}: kube-scheduler chooses the nodes of pods that are made from now on",
+        f"The state of {sum(state.replicas.values())} replicas with their nodes has {_size_of(text)} bytes, but "
+        f"only {room} are left in the annotations: from now on kube-scheduler chooses the nodes of new pods",
     )
     trained = replace(state.trained, nodes={}) if state.trained is not None else None
     small = replace(state, nodes={}, next=coming, trained=trained)

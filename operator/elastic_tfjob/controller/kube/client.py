@@ -470,7 +470,7 @@ async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise aiohttp.ClientPayloadError(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
+        raise aiohttp.ClientPayloadError(f"the answer is encoded as {encoding[:40]!r}, which was not requested")
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)

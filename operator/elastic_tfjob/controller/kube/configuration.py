@@ -84,7 +84,7 @@ class LiveConfiguration:
         config_map = self.informer.one(key)
         self._read_wants(config_map)
         if config_map is None:
-            log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
+            log.warning("the ConfigMap was deleted: defaults apply", config_map="/".join(key))
             self._text = self._version = self._refusal = None
             self._take(Configuration())
             self._record(self._decides())
@@ -139,12 +139,12 @@ class LiveConfiguration:
             newer = "; its newest content is refused" if self._refusal is not None else ""
             return f"ConfigMap {self._place}, resourceVersion {self._version}{newer}"
         if self._refusal is not None:
-            return f"the default: ConfigMap {self._place} is refused, and nothing valid was read before"
+            return f"the default: ConfigMap {self._place} is invalid, and no valid one was read before"
         return f"the default: there is no ConfigMap {self._place}"
 
     def _decides(self) -> Event:
         about = f"ConfigMap {self._place}" + ("" if self._version is None else f", resourceVersion {self._version}")
-        why = about if self._version is not None else f"the default: {about} is gone"
+        why = about if self._version is not None else f"the default: {about} was deleted"
         message = f"Profile {self.current.profile} decides, scope {self.current.scope}: {why}."
         return Event("Normal", "ConfigurationTaken", message)
 
@@ -181,7 +181,7 @@ class LiveConfiguration:
         stays = f"profile {self.current.profile} as before"
         log.error("wrong configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
         self._refusal = _Refusal(found.version, _now(), problem)
-        message = f"config.yaml: {problem}. It stays {stays}."
+        message = f"config.yaml: {problem}. The operator keeps {stays}."
         self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
         self._record(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
 
@@ -241,7 +241,7 @@ class LearnedHistory:
         try:
             found = await api.get(self._path)
         except NotFound:
-            log.info("no ConfigMap keeps what finished jobs taught", config_map=HISTORY_NAME)
+            log.info("no history of finished jobs yet: its ConfigMap does not exist", config_map=HISTORY_NAME)
             return True
         except ApiError as error:
             log.warning("history not read", config_map=HISTORY_NAME, error=excerpt(error))

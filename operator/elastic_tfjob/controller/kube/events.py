@@ -119,7 +119,7 @@ class EventRecorder:
             metrics.EVENTS.labels("dropped").inc()
             if now - self._warned_at > _REPEAT_S:
                 self._warned_at = now
-                log.warning("events are dropped: too many wait", namespace=namespace, waiting=len(self._queue))
+                log.warning("events dropped: too many are queued", namespace=namespace, waiting=len(self._queue))
             return
         subject = {
             **_kind(job),

@@ -132,10 +132,10 @@ _ADMITTED_S: Final = 30.0
 _MOST_REFUSED_S: Final = 3600.0
 # The labels that identify an object of the operator and its replica.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
-_DOES_NOT: Final[Mapping[Change, str]] = {
-    "more": "does not get more CPU",
-    "less": "does not get less CPU",
-    "share": "does not share the CPU of its job",
+_REJECTED: Final[Mapping[Change, str]] = {
+    "more": "CPU increase rejected",
+    "less": "CPU decrease rejected",
+    "share": "CPU limit of the whole job rejected",
 }
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
 
@@ -231,7 +231,12 @@ class Executor:
                     await self._save_state(job, action.annotations, version)
                 except Invalid as error:
                     failures.append(error)
-                    self._record(job, "Warning", "StateNotStored", f"The operator's state is refused: {error.message}")
+                    self._record(
+                        job,
+                        "Warning",
+                        "StateNotStored",
+                        f"The API server refused the operator's state: {error.message}",
+                    )
         for count in decision.counts:
             metrics.count(count.what, job.namespace, count.amount, count.label)
         failures += await asyncio.gather(*map(bounded, others))
@@ -291,7 +296,7 @@ class Executor:
             try:
                 return action.body
             except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-                message = f"the template is not one of a pod: {type(error).__name__}: {error}"
+                message = f"the pod template cannot be rendered: {type(error).__name__}: {error}"
                 raise Invalid(f"render {action.name}", 0, "Invalid", message) from error
 
     async def _create(self, job: TFJob, action: Create) -> None:
@@ -405,7 +410,7 @@ class Executor:
         """Record an event and raise Invalid, so the job is reconciled again: it keeps its current CPU until then."""
         delay_s = self._refusals.note(action.uid, action.change)
         again = f"tried again in {delay_s:.0f} s"
-        self._record(job, "Warning", reason, f"{action.name} {_DOES_NOT[action.change]} ({again}): {why}")
+        self._record(job, "Warning", reason, f"{action.name}: {_REJECTED[action.change]} ({again}): {why}")
         raise Invalid(f"resize {action.name}", 0, reason, why)
 
     async def _pod_exists(self, path: str, uid: str) -> bool:

@@ -113,7 +113,7 @@ class Reconciler:
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
             log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
+            message = f"A bug keeps the operator from reconciling this job, which is left as it is: {problem}"
             self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
     async def _reconcile(self, job: TFJob) -> None:

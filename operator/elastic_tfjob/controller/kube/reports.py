@@ -393,9 +393,7 @@ class Reports:
             if cancels(error):
                 raise
             result = "nonsense"
-            log.warning(
-                "no report, for a reason that nobody thought of", **where, error=excerpt(error), trace=trace(error)
-            )
+            log.warning("no report, because of an unexpected error", **where, error=excerpt(error), trace=trace(error))
         else:
             result = "ok"
         source.silent = silent

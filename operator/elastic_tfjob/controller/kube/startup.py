@@ -61,7 +61,7 @@ async def _warn_of_other_operators(api: ApiClient, trusted: Collection[str]) -> 
         return
     for namespace, name in names:
         log.warning(
-            "looks like a training-operator, but anybody may have made it there: if it is one, scale it to 0",
+            "it looks like a training-operator, but any user may have created it: if it is one, scale it to 0",
             namespace=namespace,
             deployment=name,
         )
@@ -153,7 +153,7 @@ async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
             containers = pod["spec"]["containers"]
             return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
         except Exception as error:
-            log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
+            log.warning("own image unknown; set it by --image", error=excerpt(error), again_in_s=again_s)
         asked.set()
         await asyncio.sleep(again_s)
         again_s = min(2 * again_s, _MAX_IMAGE_S)
@@ -169,7 +169,7 @@ async def own_object(api: ApiClient) -> OwnObject | None:
             pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
             return await _deployment_of(api, pod) or OwnObject.of("v1", "Pod", pod)
         except Exception as error:
-            log.warning("own Deployment not known: it gets no events", error=excerpt(error), again_in_s=again_s)
+            log.warning("own Deployment unknown: it gets no events", error=excerpt(error), again_in_s=again_s)
         await asyncio.sleep(again_s)
         again_s = min(2 * again_s, _MAX_IMAGE_S)
     return None

@@ -75,7 +75,7 @@ def read_indexes(raw: Fields, replicas: Mapping[str, int], lenient: Lenient) -> 
     found = {name: lenient(_pods, types, name, count) for name, count in replicas.items() if types.has(name)}
     indexes = simplest({name: pods for name, pods in found.items() if pods is not None})
     if (total := sum(spans(replicas, indexes).values())) > MAX_REPLICAS:
-        lenient.problems.append(f"{raw.place('indexes')} go up to {total} pods; at most {MAX_REPLICAS} are allowed")
+        lenient.problems.append(f"{raw.place('indexes')} span {total} pods; at most {MAX_REPLICAS} are allowed")
         return {}
     return indexes
 
@@ -145,7 +145,7 @@ def read_annotation(what: str, text: str | None, uid: str | None, read: Callable
     except UnknownWord as error:
         raise UnknownWord(f"{PREFIX}{what}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{PREFIX}{what} is not what the operator wrote there: {error}") from None
+        raise ValueError(f"{PREFIX}{what} is invalid, and only the operator may write it: {error}") from None
 
 
 def shorten_reason(found: "_Reasoned") -> None:

@@ -38,8 +38,9 @@ def excess(quotas: Iterable[Raw], gone: Iterable[Raw], coming: Iterable[tuple[Ra
             take, free = taken.get(name, Decimal(0)), freed.get(name, Decimal(0))
             left = quantity(most) - quantity(used.get(name)) + free
             if take > 0 and take > left:
-                about = f"the new pods take {_text(take)} {name} together, {_text(max(left, Decimal(0)))} is left"
-                return f"exceeded quota: {quota['metadata']['name']}: {about} of {most} once the old ones have gone"
+                about = f"the new pods need {_text(take)} {name} together; {_text(max(left, Decimal(0)))}"
+                about = f"{about} of {most} are free once the old pods are gone"
+                return f"exceeded quota: {quota['metadata']['name']}: {about}"
     return ""
 
 

@@ -219,7 +219,7 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool =
         can = attainable(known, deadline_s, plan.snapshot) if explain else None
         if can is not None and can.least is None:
             return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
-        return _Assessment("unknown", "nothing tells when it ends")
+        return _Assessment("unknown", "its end cannot be predicted")
     slack = deadline_s - finish.expected_s
     eta = min(finish.expected_s, now_s + MAX_DURATION_S)
     left_s = deadline_s - now_s
@@ -231,7 +231,7 @@ def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool =
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
     can = attainable(known, deadline_s, plan.snapshot)
     if can is None or can.least is not None:
-        would = f"; from now on {words(can.least)} would do" if can is not None and can.least is not None else ""
+        would = f"; from now on {words(can.least)} would meet it" if can is not None and can.least is not None else ""
         return _Assessment("at-risk", late + would, eta, slack)
     return _Assessment("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
 
@@ -256,20 +256,20 @@ def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
             f"{deadline}"
         )
     if can.would_do is None:
-        would = "no larger size is known that would do"
+        would = "no larger size is known to meet it"
     else:
         allowed = all(can.would_do.get(group.type, 0) <= group.maximum for group in spec.groups)
-        reason = "which the cluster does not have room for" if allowed else "more than its bounds allow"
+        reason = "which the cluster has no room for" if allowed else "more than its bounds allow"
         source = f"; speed: {can.source}" if can.source is not None else ""
-        would = f"{words(can.would_do)} would do ({reason}{source})"
-    return f"{begin}; {would}. It is trained anyway"
+        would = f"{words(can.would_do)} would meet it ({reason}{source})"
+    return f"{begin}; {would}. The job is trained anyway"
 
 
 def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
     if past:
         return _Assessment(
             "missed",
-            f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
+            f"The deadline {deadline} had passed when the job was created, so no size can meet it. The job is trained "
             "anyway",
         )
     left = ""
@@ -326,7 +326,7 @@ def _hints(
             )
         if known.placement and known.phase == "running" and not spec.reports:
             hints["speed"] = (
-                "The job does not report its steps, so its end is a guess at best: set a checkpoint-dir, or "
+                "The job does not report its steps, so its end is uncertain: set a checkpoint-dir, or "
                 "inject=sidecar, and have the program report"
             )
     new = {note: text for note, text in hints.items() if note not in sent}

@@ -124,7 +124,7 @@ def job_request(
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
-        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
+        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas; at most {MAX_REPLICAS} can be placed")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
     what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
     requests, other_millicores, constraints, classes = {}, {}, [], []

@@ -112,14 +112,14 @@ async def plan_with_fallback(
         try:
             return Searched(await attempt(tried), {}, [])
         except Exception:
-            log.exception("bug: the core failed")
+            log.exception("bug: planning failed")
             metrics.SCHEDULING_FAILURES.inc()
     known = [key for key in tried if key not in changed and key not in doubtful]
     new = [key for key in tried if key in changed and key not in doubtful]
     groups = [sorted(keys, key=lambda key: (key not in first, key)) for keys in (known, new, doubtful)]
     found = await bisect_failing_jobs(groups, attempt, _BUDGET)
     if found.failed or found.not_tried:
-        log.warning("jobs make the core fail", failed=len(found.failed), not_tried=len(found.not_tried))
+        log.warning("jobs for which planning fails", failed=len(found.failed), not_tried=len(found.not_tried))
         if doubtful:  # otherwise the failure is counted already
             metrics.SCHEDULING_FAILURES.inc()
     return found

@@ -66,7 +66,7 @@ _LOSS: Final[Mapping[Topic, str]] = {
     "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
     "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
     "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
-    "loss-never-fell": f"the job's has only risen since it is read. Until it falls, {_FALLS}",
+    "loss-never-fell": f"the job's has risen since the first reading. Until it falls, {_FALLS}",
     "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
     "as one that has converged: it may be moved to make room for others",
 }
@@ -179,7 +179,7 @@ class LossEvents:
             self._recorder.record(job, _event(topic))
         elif failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
             bug = "bug: " if failure.kind == "bug" else ""
-            log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
+            log.warning(f"{bug}event of a job not written", job=job.key, error=excerpt(failure.error))
             if failure.kind == "failed":
                 self._due.setdefault(job.key, topic)
 
@@ -444,7 +444,7 @@ class JobEvents:
         others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
-                f"TFJob {other.name} has its checkpoints in the same place ({place[:_WORDS]}). Each job needs a "
+                f"TFJob {other.name} writes its checkpoints to the same directory ({place[:_WORDS]}). Each job needs a "
                 "checkpoint-dir of its own: while one of them trains, the other one's program ends with an error"
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
@@ -489,7 +489,7 @@ class JobEvents:
             await self._verdicts.look(plan, group)
             self._losses.send_due(group)
         except Exception as error:
-            log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
+            log.error("bug: events of jobs not sent", error=excerpt(error), trace=trace(error))
 
     def _record_kept(self, kept: Mapping[str, Reason]) -> None:
         """Sends events about jobs that the profile wanted to stop or move but cannot; each reason once per job."""

@@ -203,7 +203,7 @@ class Loans:
         count = Counter(pod.namespace for pod in pods)
         for namespace in first.keys() - self._unplaced:
             others = f", nor for {count[namespace] - 1} more of this namespace" if count[namespace] > 1 else ""
-            message = f"It fits on no node of its pool, not even on a lent one: no node is recalled for it{others}"
+            message = f"The pod fits on no node of its pool, lent ones included: no node is recalled for it{others}"
             self._recorder.record(first[namespace], Event("Warning", "FitsNoPoolNode", message))
         self._unplaced = frozenset(first)
 
@@ -271,7 +271,7 @@ class Loans:
             self._refused[write.seen.name] = time.monotonic() + _FORBIDDEN_S
             if error.status == 403:
                 result, self._forbidden_until = "forbidden", time.monotonic() + _FORBIDDEN_S
-            words = "The operator may not write this node, so it is not lent or given back"
+            words = "The operator has no right to change this node, so it is neither lent nor returned"
             message = f"{words} (apply the component loans): {error.message}"
             self._recorder.record(write.seen, Event("Warning", "LoansForbidden", message))
             log.warning("loan not written", node=write.seen.name, stage=write.stage, error=excerpt(error))
@@ -345,14 +345,16 @@ def _of_loan(node: KubeNode) -> tuple[object, ...]:
 def _event_of(write: LoanWrite, now_s: float) -> Event:
     pool, why = write.pool, write.why
     if write.late:
-        return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it back anyway")
+        return Event(
+            "Warning", "NodeNotVacated", f"Pods of TFJobs are still on the node; pool {pool} gets it back anyway"
+        )
     if write.stage == "loaned":
-        return Event("Normal", "NodeLent", f"Pool {pool} lends it: {why}")
+        return Event("Normal", "NodeLent", f"Lent by pool {pool}: {why}")
     if write.stage == "recalled":
-        return Event("Normal", "NodeRecalled", f"Goes back to pool {pool} once its jobs have left: {why}")
+        return Event("Normal", "NodeRecalled", f"Returns to pool {pool} once its jobs have left: {why}")
     loan = write.seen.loan
     took = f"{loan.age_s(now_s):.0f} s after the recall" if loan is not None and loan.stage == "recalled" else "at once"
-    return Event("Normal", "NodeReturned", f"Pool {pool} has it back, {took}: {why}")
+    return Event("Normal", "NodeReturned", f"Returned to pool {pool}, {took}: {why}")
 
 
 def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozenset[str]:
