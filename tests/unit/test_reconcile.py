@@ -672,7 +672,7 @@ def test_a_pod_of_the_job_whose_labels_somebody_changed_is_told(labels: dict[str
     decision = decide(job(types), pods=there, services=services(types))
     (event,) = [event for event in decision.events if event.reason == "FailedCreatePod"]
     assert event.type == "Warning"
-    assert "pod j-worker-1 of this job is there" in event.message
+    assert "pod j-worker-1 of this job exists" in event.message
     assert not decision.actions
     leaving = decide(job(types), pods=(*there[:2], replace(there[2], terminating=True)), services=services(types))
     assert not [event for event in leaving.events if event.reason == "FailedCreatePod"]

@@ -82,8 +82,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "duration_s": Both("annotation estimated-duration", "the user's estimate, or with `oracle` the truth"),
         "loanable": Both("annotation loanable, if the job can be stopped", "the workload"),
         "resizable": Both("a checkpoint-dir, and bounds that allow several sizes", "always"),
-        "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
-        "movable": Both("a checkpoint-dir, and rescale not never", "always"),
+        "stoppable": Both("a checkpoint-dir, and a rescale other than never", "always"),
+        "movable": Both("a checkpoint-dir, and a rescale other than never", "always"),
         "reports": Both("an exporter is injected", "always"),
         "fixed_cpu": Both(
             "jobs that Kueue admitted, that have pod-level resources, or that cannot be rescaled", "never"

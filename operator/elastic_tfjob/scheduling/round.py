@@ -306,8 +306,8 @@ class Round:
         *,
         leaves: Collection[str] = frozenset(),
     ) -> bool:
-        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`: why
-        the job changes, if that does not follow from the sizes."""
+        """Give a running job this size (also one that a person requests), with new nodes for replicas on lost nodes or
+        on nodes in `leaves`. `cause`: why the job changes, if that does not follow from the sizes."""
         self.act(job)
         nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)

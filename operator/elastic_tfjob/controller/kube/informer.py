@@ -337,8 +337,9 @@ def jobs_path(namespace: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The informers that decisions use. `pod_groups` is None without a gang scheduler; `budgets` is None if
-    PodDisruptionBudgets are not followed."""
+    """The informers that decisions use. A change of an entry queues its job for reconciliation (`look_at`), and tells
+    the scheduling loop (`job_touched`, `pods_touched`). `pod_groups` is None without a gang scheduler; `budgets` is
+    None if PodDisruptionBudgets are not followed."""
 
     jobs: Informer[TFJob]
     pods: Informer[Pod]

@@ -75,7 +75,7 @@ def read_indexes(raw: Fields, replicas: Mapping[str, int], lenient: Lenient) -> 
     found = {name: lenient(_pods, types, name, count) for name, count in replicas.items() if types.has(name)}
     indexes = simplest({name: pods for name, pods in found.items() if pods is not None})
     if (total := sum(spans(replicas, indexes).values())) > MAX_REPLICAS:
-        lenient.problems.append(f"{raw.place('indexes')} go up to {total} pods; at most {MAX_REPLICAS} are allowed")
+        lenient.problems.append(f"{raw.place('indexes')} span {total} pods; at most {MAX_REPLICAS} are allowed")
         return {}
     return indexes
 

@@ -145,7 +145,7 @@ def scheduled_job(
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> JobView:
-    """The job's description. `before` is its previous one, which saves work and has the start times of reservations.
+    """The view of a job. `before` is its previous view, which saves work and has the start times of reservations.
 
     `rejected_nodes` are nodes that kube-scheduler refuses for the job; `cordoned` nodes get no new pods. `failed`: the
     number of reservations in the job's namespace that failed lately; each halves the time that capacity is reserved for

@@ -3,6 +3,8 @@
 A change becomes a target only if it fits on the nodes in addition to what is used at this moment. A job that is to get
 the capacity of another job waits until that job has released it: by then there is a new plan, from a Snapshot with all
 reservations.
+
+`scheduled` is the JobView of a job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -239,6 +241,7 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
 
 
 def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
+    """The target with the replicas, nodes, CPU and reason that the plan assigns to the job."""
     assert scheduled.job is not None
     assert scheduled.request is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}

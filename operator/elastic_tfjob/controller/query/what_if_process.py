@@ -106,7 +106,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
             answer, errors = await child.communicate(asked)
     except TimeoutError:
         raise QueryRefused(
-            503, f"no forecast within {wall_s:.0f} s, because this machine is busy", again_s=10
+            503, f"no forecast within {wall_s:.0f} s, because the operator's node is busy", again_s=10
         ) from None
     finally:
         if child.returncode is None:

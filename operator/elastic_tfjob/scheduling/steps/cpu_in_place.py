@@ -1,4 +1,4 @@
-"""CPU in place: idle CPU of nodes, lent to replicas there beyond their requests.
+"""CPU in place: idle CPU of nodes, lent to replicas there beyond their requests. Loans of nodes are in `lend`.
 
 The steps of one round share a CpuInPlace. They run in this order: `count_as_free`, `keep_for_leaving`,
 `give_back_used`, `raise_busy`, `boot`, `give_back_idle`, `grant`."""
