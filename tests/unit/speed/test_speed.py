@@ -11,6 +11,7 @@ from scipy.optimize import nnls as reference_nnls
 
 from elastic_tfjob.speed.model import Table, predict
 from elastic_tfjob.speed.optimus import Observation, believe, fit, learn, nnls
+from harness.effort import effort
 
 SYNC = (0.4, 0.02, 0.01, 0.003, 0.002)
 ASYNC = (0.3, 0.05, 0.02, 0.01)
@@ -74,7 +75,7 @@ def test_nothing_seen_is_nothing_known_and_later_observations_replace_earlier() 
     assert learn([Observation(1, 1, 1.0), Observation(1, 1, 3.0)]).steps_per_s({"PS": 1, "Worker": 1}) == 3.0
 
 
-@settings(max_examples=40)
+@settings(max_examples=effort(13, 40))
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(2, 9))
 def test_nnls_is_scipys(seed: int, columns: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
