@@ -213,9 +213,14 @@ anchors: .venv ## numbers of other simulators on the same input, and ours beside
 
 .PHONY: lint
 lint: .venv ## format, style, types, import rules, and that the CRD and docs/reference are the generated ones
+	@$(MAKE) --no-print-directory -j 2 -O lint-types lint-rest
+
+.PHONY: lint-types lint-rest
+lint-types:
+	$(RUN) mypy
+lint-rest:
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
-	$(RUN) mypy
 	$(RUN) lint-imports
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }

@@ -22,6 +22,11 @@ from harness.controlplane import ControlPlane
 from harness.shared import Facts, Shared, run_folder
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
+WAITS = ("conformance", "integration", "pod")
+"""Folders of tests that mostly wait."""
+SPREAD = 0.85
+"""The part of the run in which they begin."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Property tests have the same examples in each run, so that a change is judged by what it changes;
@@ -44,6 +49,23 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those that mostly wait (for a control plane, an operator, a program) are
+    spread among those that compute: all at once would leave the cores without work. The last ones compute, so that at
+    the end no process is alone with a long one."""
+    if not hasattr(config, "workerinput"):
+        return
+    here = Path(__file__).parent
+    waits = [item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in WAITS for item in items]
+    total, seen = {True: waits.count(True), False: waits.count(False)}, {True: 0, False: 0}
+    order: list[float] = []
+    for wait in waits:
+        order.append(seen[wait] / total[wait] * (SPREAD if wait else 1.0))
+        seen[wait] += 1
+    items[:] = [items[k] for k in sorted(range(len(items)), key=order.__getitem__)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
