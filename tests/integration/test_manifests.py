@@ -12,7 +12,6 @@ import yaml
 
 from elastic_tfjob.controller.operator import Options
 from harness import operators
-from harness.controlplane import ControlPlane
 from harness.progress import CommandFailed
 from harness.shared import Facts
 
@@ -27,30 +26,31 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
 @pytest.fixture(scope="session")
-def installed(share: Callable[..., Facts]) -> Path:
-    """The kubeconfig of a control plane that knows TFJobs and has the namespace of the overlays."""
+def installed(share: Callable[..., Facts], kubeconfig: Path) -> Path:
+    """The kubeconfig of the common control plane, with the namespace of the overlays and a restricted one: nothing here
+    is written, so no other test is disturbed."""
 
     @contextlib.contextmanager
-    def make(folder: Path) -> Iterator[Facts]:
-        with ControlPlane(folder) as plane:
-            operators.install("ours", plane.kubeconfig)
-            plane.kubectl("create", "namespace", "kubeflow")
-            plane.kubectl("create", "namespace", "restricted")
-            plane.kubectl("label", "namespace", "restricted", f"{ENFORCE}=restricted")
-            _wait_enforced(plane)
-            yield {"kubeconfig": str(plane.kubeconfig)}
+    def make(_: Path) -> Iterator[Facts]:
+        labels: dict[str, dict[str, str]] = {"kubeflow": {}, "restricted": {ENFORCE: "restricted"}}
+        for name, said in labels.items():
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": said}}
+            operators.kubectl(kubeconfig, "apply", "--server-side", "-f", "-", stdin=json.dumps(namespace))
+        _wait_enforced(kubeconfig)
+        yield {}
 
-    return Path(share("installed", make)["kubeconfig"])
+    share("installed", make, on=("control-plane",))
+    return kubeconfig
 
 
-def _wait_enforced(plane: ControlPlane) -> None:
+def _wait_enforced(kubeconfig: Path) -> None:
     """Wait until the API server heeds the label, which takes it a moment."""
     spec = {"containers": [{"name": "c", "image": "i"}]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial", "namespace": "restricted"}, "spec": spec}
     deadline = time.monotonic() + 60
     while True:
         try:
-            dry_run(plane.kubeconfig, "-f", "-", stdin=json.dumps(body))
+            dry_run(kubeconfig, "-f", "-", stdin=json.dumps(body))
         except CommandFailed as error:
             if "violates PodSecurity" not in str(error):
                 raise

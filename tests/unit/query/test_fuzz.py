@@ -77,7 +77,7 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
     statuses: set[int] = set()
 
     @settings(
-        max_examples=5 if operation == "whatIf" else 15,
+        max_examples=effort(2, 5) if operation == "whatIf" else effort(6, 15),
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
