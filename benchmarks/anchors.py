@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv, read_csv
-from elastic_tfjob.simulation.live_job import Costs
+from elastic_tfjob.simulation.live_job import NO_COSTS, Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -63,14 +63,16 @@ def run(
     speed_model: str,
     profile: str,
     *,
-    costs: Costs | None = None,
+    costs: Costs = NO_COSTS,
     cpus: float = 0,
     inference: InferencePool | None = None,
     **settings: Any,
 ) -> Summary:
     chosen = build(profile, parse_profile(profile, settings))
     cluster = uniform_cluster(nodes, gpus, cpus, 0)
-    simulation = Simulation(jobs, cluster, speed_model_named(speed_model), chosen, costs=costs, inference=inference)
+    simulation = Simulation(
+        SimulationInput(jobs, cluster, speed_model_named(speed_model), costs=costs, inference=inference), chosen
+    )
     return summarise(simulation.run(), len(jobs))
 
 
@@ -79,7 +81,7 @@ def philly(traces: Path) -> list[Row]:
     rows = []
 
     def row(
-        name: str, theirs: str, allowed: tuple[float, float], profile: str, costs: Costs | None = None, **settings: Any
+        name: str, theirs: str, allowed: tuple[float, float], profile: str, costs: Costs = NO_COSTS, **settings: Any
     ) -> None:
         print(f"philly_w1009: {name} ...", file=sys.stderr)
         s = run(jobs, 48, 8, "fixed", profile, costs=costs, **settings)

@@ -50,7 +50,7 @@ from aryl_workload import (
     workload,
 )
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
@@ -76,7 +76,9 @@ def run(jobs: Sequence[WorkloadJob], setting: Setting, said: Mapping[str, Any], 
     profile = build("aryl", parse_profile("aryl", said))
     nodes = uniform_cluster(servers(setting.scale), SERVER.accelerators, 0, 0)
     pool = inference(setting.scale) if profile.needs >= {"loans"} else None
-    return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
+    return Simulation(
+        SimulationInput(jobs, nodes, LinearSpeedModel(), costs=COSTS, inference=pool, seed=seed), profile
+    ).run()
 
 
 def calibrated(rows: Sequence[Row], setting: Setting, queue_s: float, seed: int) -> tuple[Setting, RunResult]:

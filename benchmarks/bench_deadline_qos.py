@@ -30,7 +30,7 @@ from rich.table import Table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import PsCpuSpeedModel
@@ -71,7 +71,9 @@ def attainable(each: WorkloadJob) -> bool:
 
 def run(jobs: Sequence[WorkloadJob], profile: str, nodes: int, settings: dict[str, Any]) -> Summary:
     made = build(profile, parse_profile(profile, {"place": "count", **settings}))
-    simulation = Simulation(jobs, uniform_cluster(nodes, 0, 16, 0), PsCpuSpeedModel(), made, costs=COSTS)
+    simulation = Simulation(
+        SimulationInput(jobs, uniform_cluster(nodes, 0, 16, 0), PsCpuSpeedModel(), costs=COSTS), made
+    )
     return summarise(simulation.run(), len(jobs))
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from anchors import traces_dir
 from bounds import OUTPUT as BOUNDS
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import made_elastic, read_csv
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
@@ -106,12 +106,14 @@ def bounds() -> dict[str, float]:
 def run(case: Case, jobs: Sequence[WorkloadJob], profile: str) -> RunResult:
     settings = {"place": "count", **(case.settings if profile == "deadline" else {})}
     return Simulation(
-        jobs,
-        uniform_cluster(case.nodes, case.gpus, 0, 0),
-        ElasticFlowSpeedModel(case.accelerator),
+        SimulationInput(
+            jobs,
+            uniform_cluster(case.nodes, case.gpus, 0, 0),
+            ElasticFlowSpeedModel(case.accelerator),
+            costs=case.costs,
+            noise=case.noise,
+        ),
         build(profile, parse_profile(profile, settings)),
-        costs=case.costs,
-        noise=case.noise,
     ).run()
 
 

@@ -26,8 +26,8 @@ from rich.table import Table
 
 from calibration_plot import calibration_plot, calibration_table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.live_job import Costs, Noise
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
+from elastic_tfjob.simulation.live_job import NO_NOISE, Costs, Noise
 from elastic_tfjob.simulation.result import Compared, RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -57,14 +57,16 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
 """`fixed` first and `fifo` among them: the others are beside these."""
 
 
-def run(name: str, mix: Mix, seed: int, *, costs: Costs = COSTS, noise: Noise | None = None) -> RunResult:
+def run(name: str, mix: Mix, seed: int, *, costs: Costs = COSTS, noise: Noise = NO_NOISE) -> RunResult:
     plain = name.partition(",")[0]
     profile = build(plain, parse_profile(plain, POLICIES[name]))
     nodes = uniform_cluster(NODES, 0, CORES, 64)
     pool = inference() if "loans" in profile.needs else None
     model = speed_model_named("ps-cpu")
     jobs = workload(mix, seed)
-    return Simulation(jobs, nodes, model, profile, costs=costs, noise=noise, inference=pool, seed=seed).run()
+    return Simulation(
+        SimulationInput(jobs, nodes, model, costs=costs, noise=noise, inference=pool, seed=seed), profile
+    ).run()
 
 
 def row(name: str, outcome: RunResult, fixed: RunResult, fifo: RunResult) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from aryl_workload import COSTS, SERVER, Setting, inference, read_rows, servers,
 from bench_kips import SCENARIOS
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -77,7 +77,8 @@ def dl2_ground(case: str, world: str) -> Ground:
     def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(config.nodes, hull.ACCELERATORS, hull.CPUS, 64)
         return Simulation(
-            dl2_jobs(config, seed), nodes, hull.speed_model(world, seed, profile.name), profile, seed=seed
+            SimulationInput(dl2_jobs(config, seed), nodes, hull.speed_model(world, seed, profile.name), seed=seed),
+            profile,
         ).run()
 
     elastic: Said = {**told, "cooldown_s": 0.0, "min_gain": 0.0}
@@ -87,7 +88,9 @@ def dl2_ground(case: str, world: str) -> Ground:
 def kips_ground(load: str) -> Ground:
     def run(profile: Profile, seed: int) -> RunResult:
         jobs, nodes = kips.large(seed, load, 10) if load in kips.LOADS else kips.live(load)
-        return Simulation(jobs, nodes, speed_model_named("ps-cpu"), profile, costs=kips.COSTS, seed=seed).run()
+        return Simulation(
+            SimulationInput(jobs, nodes, speed_model_named("ps-cpu"), costs=kips.COSTS, seed=seed), profile
+        ).run()
 
     paced: Said = {"cooldown_s": 60.0, "interval_s": 60.0}
     policies: Mapping[str, Said] = {"fixed": {}, "kips": paced, "elastic": paced}
@@ -99,7 +102,7 @@ def specon_ground(placement: str) -> Ground:
         jobs = specon.workload(seed, 4.0, "random")
         placed = replace(profile, place=specon.Told(specon.first_nodes(placement, jobs, seed)))
         nodes = uniform_cluster(specon.NODES, 0, specon.CPUS, 64)
-        return Simulation(jobs, nodes, CpuShareSpeedModel(), placed, costs=specon.COSTS).run()
+        return Simulation(SimulationInput(jobs, nodes, CpuShareSpeedModel(), costs=specon.COSTS), placed).run()
 
     return Ground(
         f"SpeCon, {placement}",
@@ -115,7 +118,10 @@ def deadline_ground(case: deadline.Case, traces: Path) -> Ground:
     def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(case.nodes, case.gpus, 0, 0)
         return Simulation(
-            jobs, nodes, ElasticFlowSpeedModel(case.accelerator), profile, costs=case.costs, noise=case.noise, seed=seed
+            SimulationInput(
+                jobs, nodes, ElasticFlowSpeedModel(case.accelerator), costs=case.costs, noise=case.noise, seed=seed
+            ),
+            profile,
         ).run()
 
     count: Said = {"place": "count"}
@@ -134,7 +140,9 @@ def aryl_ground(traces: Path, scale: float) -> Ground:
         jobs = workload(rows, setting, seed)
         nodes = uniform_cluster(servers(scale), SERVER.accelerators, 0, 0)
         pool = inference(scale) if "loans" in profile.needs else None
-        return Simulation(jobs, nodes, LinearSpeedModel(), profile, costs=COSTS, inference=pool, seed=seed).run()
+        return Simulation(
+            SimulationInput(jobs, nodes, LinearSpeedModel(), costs=COSTS, inference=pool, seed=seed), profile
+        ).run()
 
     told: Said = {"oracle": True, "place": "apart", "cooldown_s": 60.0, "interval_s": 0.0}
     return Ground(
@@ -151,7 +159,7 @@ def pollux_ground(traces: Path) -> Ground:
     def run(profile: Profile, seed: int) -> RunResult:
         jobs = read_csv(traces / POLLUX.format(seed))[0].jobs
         nodes = uniform_cluster(16, 4, 0, 0)
-        return Simulation(jobs, nodes, speed_model_named("pollux"), profile, costs=POLLUX_COSTS).run()
+        return Simulation(SimulationInput(jobs, nodes, speed_model_named("pollux"), costs=POLLUX_COSTS), profile).run()
 
     pack: Said = {"place": "pack", **ROUNDS}
     told: Said = {**pack, "oracle": True}
@@ -166,7 +174,9 @@ def philly_ground(traces: Path) -> Ground:
 
     def run(profile: Profile, seed: int) -> RunResult:
         nodes = uniform_cluster(48, 8, 0, 0)
-        return Simulation(jobs, nodes, speed_model_named("fixed"), profile, costs=LUCID_COSTS, seed=seed).run()
+        return Simulation(
+            SimulationInput(jobs, nodes, speed_model_named("fixed"), costs=LUCID_COSTS, seed=seed), profile
+        ).run()
 
     count: Said = {"place": "count"}
     elastic: Said = {**count, "oracle": True, "lend": "none", "interval_s": 0.0, "cooldown_s": 0.0}

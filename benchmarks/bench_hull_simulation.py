@@ -27,8 +27,8 @@ from rich.table import Table
 from anchors import DL2, Dl2, dl2_jobs
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
-from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.live_job import Noise
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
+from elastic_tfjob.simulation.live_job import NO_NOISE, Noise
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
@@ -64,7 +64,7 @@ def speed_model(world: str, seed: int, policy: str) -> SpeedModel:
     if world == "ps":
         return PsSpeedModel()
     fit = policy == "optimus" or policy.endswith(", fit")
-    return PsMeasuredSpeedModel(seed=seed, told="fit" if fit else "truth")
+    return PsMeasuredSpeedModel(seed=seed, oracle_speed="fit" if fit else "truth")
 
 
 def noise_named(name: str, slot_s: float) -> Noise:
@@ -77,7 +77,7 @@ def noise_named(name: str, slot_s: float) -> Noise:
 
 
 def run(
-    config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, *, noise: Noise | None = None
+    config: Dl2, world: str, seed: int, policy: str, settings: Settings = SETTINGS, *, noise: Noise = NO_NOISE
 ) -> RunResult:
     """`policy`: a name of `settings`, which begins with a profile's, and after a comma what it is told."""
     known, _, _ = policy.partition(",")
@@ -86,7 +86,7 @@ def run(
     made = build(profile, parse_profile(profile, said))
     nodes = uniform_cluster(config.nodes, ACCELERATORS, CPUS, 64)
     speeds = speed_model(world, seed, policy)
-    return Simulation(dl2_jobs(config, seed), nodes, speeds, made, noise=noise, seed=seed).run()
+    return Simulation(SimulationInput(dl2_jobs(config, seed), nodes, speeds, noise=noise, seed=seed), made).run()
 
 
 def bound(config: Dl2, world: str, seed: int, reached: RunResult, attempts: int) -> float:

@@ -29,6 +29,7 @@ from elastic_tfjob.api.scenario import Arrivals
 from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
+from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import RunSpec, run_all, uniform_cluster
@@ -92,10 +93,9 @@ def run(
 ) -> list[dict[str, Any]]:
     """One row per profile."""
     model = speed_model_named("ps-cpu")
+    inputs = SimulationInput(jobs, nodes, model, costs, seed=seed)
     specs = [
-        RunSpec(
-            name.partition(",")[0], parse_profile(name.partition(",")[0], settings), seed, jobs, nodes, model, costs
-        )
+        RunSpec(name.partition(",")[0], parse_profile(name.partition(",")[0], settings), inputs)
         for name, settings in profiles.items()
     ]
     outcomes = run_all(specs, lambda *_: None, workers=1)

@@ -19,6 +19,7 @@ from rich.table import Table
 from anchors import LUCID_COSTS, PHILLY, run, traces_dir
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.simulation.formats import read_csv
+from elastic_tfjob.simulation.live_job import NO_COSTS
 from elastic_tfjob.simulation.scenario import InferencePool
 
 PREEMPTIVE, PLAIN = 500, 2000
@@ -50,7 +51,7 @@ def main() -> int:
     slow = 0
     for profile, settings, preemptive in CASES:
         print(f"{profile}, {settings['place']} ...", file=sys.stderr)
-        costs, lent = LUCID_COSTS if preemptive else None, "lend" in settings
+        costs, lent = LUCID_COSTS if preemptive else NO_COSTS, "lend" in settings
         s = run(
             loanable if lent else jobs,
             48,

@@ -35,7 +35,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.room import FreeCapacity
 from elastic_tfjob.scheduling.rules import Place
 from elastic_tfjob.scheduling.snapshot import WORKER, Counts, JobSpec, Placement, fixed_group
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -104,7 +104,7 @@ class Told(Place):
 def run(profile: str, settings: dict[str, Any], jobs: Sequence[WorkloadJob], nodes: Mapping[str, str]) -> RunResult:
     made = replace(build(profile, parse_profile(profile, settings)), place=Told(nodes))
     cluster = uniform_cluster(NODES, 0, CPUS, 64)
-    return Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=COSTS).run()
+    return Simulation(SimulationInput(jobs, cluster, CpuShareSpeedModel(), costs=COSTS), made).run()
 
 
 def bounds(jobs: Sequence[WorkloadJob]) -> tuple[float, float]:

@@ -66,6 +66,6 @@ def test_preempted_and_resumed_without_losing_a_step(jobs: Jobs) -> None:
         last = finished(jobs, "digits", lines)
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0
-    stopped, goes_on = f"Stopped at step {stop['saved']}, no step is lost", f"Goes on at step {stop['saved']}"
-    told = jobs.wait_for_words("digits", "Stopping", stopped, goes_on)
+    stopped, resumed = f"Stopped at step {stop['saved']}, no step is lost", f"Resumed at step {stop['saved']}"
+    told = jobs.wait_for_words("digits", "Stopping", stopped, resumed)
     assert "CheckpointMissed" not in told

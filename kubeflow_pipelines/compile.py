@@ -47,7 +47,7 @@ def main() -> None:
         elif not (ROOT / name).exists() or (ROOT / name).read_text() != text:
             old.append(name)
     if old:
-        sys.exit(f"not what the source compiles to: {', '.join(old)}; `make pipelines` writes them")
+        sys.exit(f"out of date: {', '.join(old)}; run `make pipelines`")
 
 
 if __name__ == "__main__":

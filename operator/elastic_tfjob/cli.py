@@ -192,7 +192,7 @@ def crd() -> None:
     show_default=True,
     help="Address of /healthz and /readyz; 0 disables.",
 )
-@click.option("--leader-elect/--no-leader-elect", help="Let only the elected replica act.")
+@click.option("--leader-elect/--no-leader-elect", help="Elect a leader. Only the leader acts.")
 @click.option(
     "--leader-election-id",
     default=LEASE_NAME,
@@ -215,7 +215,7 @@ def crd() -> None:
     "--kube-api-qps",
     type=Amount(100_000, least=-1),
     default=0.0,
-    help="API requests per second. 0 (the default) or -1: no limit of our own.",
+    help="API requests per second. 0 (the default) or -1: no limit.",
 )
 @click.option(
     "--kube-api-burst",

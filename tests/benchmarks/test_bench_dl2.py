@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import bench_dl2_ablations as bench
-from elastic_tfjob.learning.training import RIVALS, told
+from elastic_tfjob.learning.training import RIVALS, feature_mask
 from elastic_tfjob.scheduling.profiles.dl2.network import JOB_FEATURES, SIZE_FEATURES
 
 
@@ -17,7 +17,7 @@ def test_each_feature_is_left_out_by_some_training() -> None:
 def test_a_training_without_a_part_is_another_one(group: str, name: str) -> None:
     plans = bench.PLANS[group]
     assert [other for other, plan in plans.items() if plan == plans[name]] == [name]
-    assert (told(plans[name]) == 0).any() == bool(plans[name].without)
+    assert (feature_mask(plans[name]) == 0).any() == bool(plans[name].without)
 
 
 def test_the_table_has_means_and_spreads_over_training_seeds() -> None:

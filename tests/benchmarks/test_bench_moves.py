@@ -16,7 +16,7 @@ import bench_rescale
 import trainee
 from bench_moves import Move
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.request import job_request
 from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
 from harness.rescale_cost import Rescale
@@ -136,7 +136,7 @@ def test_elsewhere_is_the_next_node() -> None:
 def test_the_job_can_be_moved_and_is_never_rescaled() -> None:
     made = bench_moves.manifest("folder")
     made["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    found = terms(TFJob.parse(made))
+    found = job_request(TFJob.parse(made))
     assert (found.elastic, found.stoppable) == (False, True)
 
 

@@ -14,7 +14,7 @@ import bench_rescale
 import rescale_programs
 import trainee
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.request import job_request
 from rescale_programs import KINDS, Change, results, table
 
 from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
@@ -63,7 +63,7 @@ def test_each_kind_has_its_example_with_these_options(name: str) -> None:
     }
     assert {each.partition("=")[0] for each in command[2:]} <= known
     made["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    found = terms(TFJob.parse(made))
+    found = job_request(TFJob.parse(made))
     assert (found.elastic, found.stoppable) == (name != "keras-3", True)
     assert {type_: found.bounds(type_) for type_ in kind.sizes} == kind.sizes
 

@@ -546,7 +546,7 @@ class World:
             except ValueError:
                 continue
             event = str(said.get("event", ""))
-            unforeseen = "nobody thought of" in event or _UNFORESEEN.match(str(said.get("error", "")))
+            unforeseen = "unexpected error in a pod's report" in event or _UNFORESEEN.match(str(said.get("error", "")))
             if not event.startswith("bug") and not unforeseen:
                 continue
             found = self._found(event, _error(said.get("exception", "")) or str(said.get("error", "")))

@@ -147,7 +147,7 @@ STATE: Object = {
     "eta": _AT,
     "speeds": {"1/2": 10.0},
     "speed_cpu": {"1/2": 100},
-    "numbers_at": _AT,
+    "metrics_at": _AT,
     "causes": {"0": "grow", "1": "preempt"},
     "outcomes": {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},
 }
@@ -184,9 +184,9 @@ OWN: Mapping[str, Object] = {
             "eta": _AT,
             "slack_s": -60.0,
             "why": "it ends after its deadline",
-            "told": ["work", "speed"],
+            "sent": ["work", "speed"],
         },
-        "told": ["loss-absent", "loss-nan", "loss-rises"],
+        "sent": ["loss-absent", "loss-nan", "loss-rises"],
     },
 }
 """What else the operator keeps of a job."""

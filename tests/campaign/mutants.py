@@ -222,7 +222,7 @@ MUTANTS: Final = {
         Mutant(
             "ends-before-it-is-saved",
             "controller.job.stopping",
-            'if said is not None and said.state == "saved":',
+            'if answer is not None and answer.state == "saved":',
             "if said is not None:",
             "the pods of a job that is stopped end when its checkpoint was asked for, and not when it is there",
             "simulation",

@@ -479,7 +479,7 @@ def _listen(_: Any, method: str, event: MutableMapping[str, Any]) -> dict[str, A
         said = str(event.get("event"))
         error = sys.exc_info()[1] or event.get("error")
         # The second is a warning of the operator's: in a pod anything may be. Here all that answers is the campaign's.
-        if said.startswith("bug") or "nobody thought of" in said:
+        if said.startswith("bug") or "unexpected error in a pod's report" in said:
             _worlds[0].oracles.bug(f"{said}: {error!r}")
         details = {name: value for name, value in event.items() if name not in ("event", "exc_info")}
         _worlds[0].note(f"{method}: {said} {details}")

@@ -96,7 +96,7 @@ def test_what_kubectl_takes_is_read_with_its_meaning() -> None:
 def test_what_kubectl_refuses_is_refused() -> None:
     for snippet in REFUSED:
         assert kubectl_reads(f"{HEAD}{snippet}\n") is None, snippet
-        with pytest.raises(ValueError, match=r"not YAML|larger or deeper"):
+        with pytest.raises(ValueError, match=r"not YAML|too large"):
             manifests(f"{HEAD}{snippet}\n")
 
 

@@ -152,7 +152,7 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
             async for _, event in api.watch(events(HOME), fieldSelector=f"involvedObject.name={NAME}"):
                 assert (event["type"], event["reason"]) == ("Warning", "InvalidConfiguration")
                 assert event["involvedObject"]["kind"] == "ConfigMap"
-                for said in ("fifo-backfil", "optimus", "scope", "profile fifo-backfill as before"):
+                for said in ("fifo-backfil", "optimus", "scope", "Still in use: profile fifo-backfill"):
                     assert said in event["message"]
                 break
         await api.create(tfjobs("default"), job("fits", Worker=1))  # the last good one still decides
@@ -199,11 +199,11 @@ async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, ap
     home = {"POD_NAME": made[0]["metadata"]["name"], "POD_NAMESPACE": HOME}
     async with operator_with_its_rights(plane, tmp_path, **home) as operator:
         refused = await event_of_deployment(api, "InvalidConfiguration")
-        for said in ("lend is not known", "profiles.elastic.lend", "profile fixed as before"):
+        for said in ("lend is not known", "profiles.elastic.lend", "Still in use: profile fixed"):
             assert said in refused["message"]
         status = await status_of(operator)
         assert (status["profile"], status["configMap"]) == ("fixed", f"{HOME}/{NAME}")
-        assert "nothing valid was read before" in status["why"]
+        assert "no valid one was read before" in status["why"]
         assert "lend is not known" in status["refused"]["error"]
         await configure(api, profile="elastic", profiles={"elastic": {"lend": "none"}})
         taken = await event_of_deployment(api, "ConfigurationTaken")

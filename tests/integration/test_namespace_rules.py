@@ -1,5 +1,5 @@
 """Whatever a namespace admits of a plain job it admits of the same job made elastic: rules and templates, each tried on
-a real API server, with the operator's own decisions and writes. The table is in docs/elastic.md."""
+a real API server, with the operator's own decisions and writes. The table is in docs/designs/injection.md."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -74,7 +74,7 @@ def trained(
         "steps_per_s": 14.2,
         "speeds": {"2/8": 14.2},
         "eta": ago(-45),
-        "numbers_at": ago(0),
+        "metrics_at": ago(0),
         "since": ago(12),
     }
     target = {"generation": 4, "replicas": workers(8, 2), "reason": steps[-1][3]}
@@ -104,7 +104,7 @@ def small(i: int) -> dict[str, Any]:
     raw = build.running(name, namespace, annotations={"max-workers": "8", "checkpoint-dir": "/c"})
     key = f"{build.PREFIX}state"
     state = json.loads(raw["metadata"]["annotations"][key])
-    state |= {"step": 30 + (i * 37) % 900, "steps_per_s": 2 + i % 17, "eta": ago(-2 - i % 90), "numbers_at": ago(0)}
+    state |= {"step": 30 + (i * 37) % 900, "steps_per_s": 2 + i % 17, "eta": ago(-2 - i % 90), "metrics_at": ago(0)}
     raw["metadata"]["annotations"][key] = json.dumps(state)
     return aged(raw, 20 + i % 300)
 

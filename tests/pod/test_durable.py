@@ -63,9 +63,7 @@ def test_a_flush_that_fails_keeps_the_last_durable_checkpoint(
     assert (names(tmp_path), job.progress.durability_error) == ({"elastic-5"}, None)
 
 
-def test_the_next_program_does_not_trust_a_flush_that_failed_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_flush_is_not_trusted_by_the_next_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel reports a failed write once; then a flush succeeds, though the disk does not have the data."""
     before, _ = make(tmp_path, every_steps=1, keep=1)
     before.resume()
@@ -89,7 +87,7 @@ def test_the_next_program_does_not_trust_a_flush_that_failed_before(
     assert (names(tmp_path), checkpoints_of(job).not_durable) == ({"elastic-3"}, None)
 
 
-def test_a_checkpoint_is_not_durable_before_the_folders_that_lead_to_it(
+def test_a_checkpoint_is_durable_only_once_its_parent_folders_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync = durability.sync
@@ -160,7 +158,9 @@ def not_durable(directory: Path, step: int) -> None:
 
 @pytest.mark.parametrize("harm", [zeros, empty])
 @pytest.mark.parametrize("ending", ["complete", "index", "data-00000-of-00001"])
-def test_what_a_power_loss_left_is_skipped(tmp_path: Path, harm: Callable[[Path], None], ending: str) -> None:
+def test_an_incomplete_checkpoint_after_a_power_loss_is_skipped(
+    tmp_path: Path, harm: Callable[[Path], None], ending: str
+) -> None:
     train(tmp_path, 20)
     not_durable(tmp_path, 20)
     harm(tmp_path / f"elastic-20.{ending}")
@@ -169,7 +169,7 @@ def test_what_a_power_loss_left_is_skipped(tmp_path: Path, harm: Callable[[Path]
     assert variable.numpy().tolist() == [10.0] * 4
 
 
-def test_a_marker_that_is_replaced_while_it_is_read_still_counts(tmp_path: Path) -> None:
+def test_a_marker_replaced_during_reading_counts(tmp_path: Path) -> None:
     """The program before this one makes its last checkpoint durable just when this one looks for it."""
     job, _ = make(tmp_path, every_steps=1)
     job.resume()
@@ -195,7 +195,7 @@ def test_a_marker_that_is_replaced_while_it_is_read_still_counts(tmp_path: Path)
     assert newest == {2}
 
 
-def test_a_save_that_was_the_first_and_was_cut_off_does_not_keep_a_job_from_starting(tmp_path: Path) -> None:
+def test_a_job_starts_after_its_first_save_was_interrupted(tmp_path: Path) -> None:
     for harm, ending in ((empty, "complete"), (empty, "index"), (zeros, "data-00000-of-00001")):
         directory = tmp_path / ending
         train(directory, 10)
@@ -206,16 +206,16 @@ def test_a_save_that_was_the_first_and_was_cut_off_does_not_keep_a_job_from_star
         assert names(directory) == {"elastic-10", "elastic-20"}
 
 
-def test_training_does_not_begin_anew_where_a_durable_checkpoint_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_durable_checkpoint_is_an_error_instead_of_a_new_start(tmp_path: Path) -> None:
     train(tmp_path, 20)
     not_durable(tmp_path, 20)
     zeros(tmp_path / "elastic-20.data-00000-of-00001")
     empty(tmp_path / "elastic-10.data-00000-of-00001")
-    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*Delete the directory's files"):
+    with pytest.raises(RuntimeError, match=r"elastic-10\.complete.*delete the directory's files"):
         make(tmp_path)[0].resume()
 
 
-def test_damage_is_seen_before_training_begins_though_variables_are_made_later(tmp_path: Path) -> None:
+def test_damage_is_detected_at_the_start_even_if_variables_are_created_later(tmp_path: Path) -> None:
     tf = tensorflow()
     train(tmp_path, 20)
     zeros(tmp_path / "elastic-20.data-00000-of-00001")
@@ -240,7 +240,7 @@ class Agreement:
         return here and self.bad < 0
 
 
-def test_workers_take_an_older_one_together(tmp_path: Path) -> None:
+def test_all_workers_fall_back_to_the_same_older_checkpoint(tmp_path: Path) -> None:
     train(tmp_path, 20)
     job, variable = make(tmp_path)
     found = checkpoints_of(job).restore_newest(Agreement(), chief=True)
@@ -255,7 +255,7 @@ def sharded(*parts: int) -> Any:
     return module.ShardedVariable([tf.Variable(tf.ones((rows, 2))) for rows in parts])
 
 
-def test_what_tensorflow_cannot_restore_is_named_and_all_else_is_restored(tmp_path: Path) -> None:
+def test_unrestorable_variables_are_named_and_the_others_restored(tmp_path: Path) -> None:
     """A comparison that differs from TensorFlow's own would refuse what works, or let through what does not."""
     tf = tensorflow()
     made: dict[str, Callable[[], Any]] = {
@@ -334,7 +334,9 @@ def kill(job: ElasticCheckpoint) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_two_jobs_do_not_write_to_one_directory(tmp_path: Path, of_job: Callable[..., ElasticCheckpoint]) -> None:
+def test_a_second_job_in_the_same_directory_is_refused(
+    tmp_path: Path, of_job: Callable[..., ElasticCheckpoint]
+) -> None:
     one = of_job("one", "1")
     one.resume()
     steps(one, 10)
@@ -347,7 +349,7 @@ def test_two_jobs_do_not_write_to_one_directory(tmp_path: Path, of_job: Callable
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_recreated_job_goes_on_in_its_directory(
+def test_a_recreated_job_continues_in_its_directory(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = of_job("one", "1")
@@ -367,7 +369,7 @@ def test_a_recreated_job_goes_on_in_its_directory(
     assert time.monotonic() - begin < 1.0
 
 
-def test_a_renewal_that_is_under_way_does_not_undo_a_release(
+def test_a_renewal_in_flight_does_not_undo_a_release(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = of_job("one", "1")
@@ -393,7 +395,7 @@ def test_a_renewal_that_is_under_way_does_not_undo_a_release(
 
 
 @pytest.mark.usefixtures("quick")
-def test_checkpoints_of_a_job_that_is_gone_are_used_and_kept(
+def test_checkpoints_of_a_deleted_job_are_used_and_kept(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = of_job("one", "1", total_steps=10)
@@ -417,7 +419,7 @@ def test_checkpoints_of_a_job_that_is_gone_are_used_and_kept(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_next_size_of_a_job_asks_nobody_for_the_lease(
+def test_the_next_size_of_a_job_takes_the_lease_without_waiting(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training stands still meanwhile."""
@@ -432,7 +434,7 @@ def test_the_next_size_of_a_job_asks_nobody_for_the_lease(
 
 
 @pytest.mark.usefixtures("quick")
-def test_of_two_jobs_that_start_at_once_one_goes_on_saving(
+def test_only_one_of_two_jobs_that_start_together_keeps_saving(
     tmp_path: Path, of_job: Callable[..., ElasticCheckpoint]
 ) -> None:
     one = of_job("one", "1")

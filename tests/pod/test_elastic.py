@@ -70,7 +70,7 @@ def names(directory: Path) -> set[str]:
     return {path.name.removesuffix(".complete") for path in directory.glob("*.complete")}
 
 
-def test_goes_on_from_the_newest_and_keeps_the_last(tmp_path: Path) -> None:
+def test_training_resumes_from_the_newest_checkpoint_and_keeps_the_last_ones(tmp_path: Path) -> None:
     assert train(tmp_path, 55) == 0
     assert names(tmp_path) == {"elastic-30", "elastic-40", "elastic-50"}
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == names(tmp_path), "nothing else is left"
@@ -79,7 +79,7 @@ def test_goes_on_from_the_newest_and_keeps_the_last(tmp_path: Path) -> None:
     assert variable.numpy().tolist() == [50.0] * 4
 
 
-def test_the_first_checkpoint_comes_soon_whatever_the_interval(tmp_path: Path) -> None:
+def test_the_first_checkpoint_is_early_for_any_interval(tmp_path: Path) -> None:
     job, _ = elastic(tmp_path, every_s=1000.0)
     step, end = job.resume(), time.monotonic() + 60
     while not names(tmp_path):
@@ -92,13 +92,13 @@ def test_the_first_checkpoint_comes_soon_whatever_the_interval(tmp_path: Path) -
     assert 900 < later <= 1000, "the next one comes after the interval"
 
 
-def test_the_end_is_saved(tmp_path: Path) -> None:
+def test_the_last_step_is_saved(tmp_path: Path) -> None:
     train(tmp_path, 55, total_steps=55)
     assert "elastic-55" in names(tmp_path)
 
 
 @pytest.mark.parametrize("harm", ["no marker", "cut off", "file missing", "marker is nonsense", "content is nonsense"])
-def test_what_is_not_complete_does_not_count(tmp_path: Path, harm: str) -> None:
+def test_an_incomplete_checkpoint_is_ignored(tmp_path: Path, harm: str) -> None:
     train(tmp_path, 20)
     marker, data = tmp_path / "elastic-20.complete", tmp_path / "elastic-20.data-00000-of-00001"
     if harm == "no marker":
@@ -160,7 +160,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("harm", ["full", "read-only"])
-def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Path, harm: str) -> None:
+def test_a_volume_without_space_refuses_the_save(volume: Path, launched: Path, harm: str) -> None:
     directory, filler = volume / "checkpoints", volume / "filler"
     directory.mkdir()
     if harm == "full":
@@ -194,7 +194,7 @@ def test_a_volume_that_takes_nothing_refuses_the_save(volume: Path, launched: Pa
     assert names(directory) == {"elastic-22"}
 
 
-def test_old_checkpoints_are_deleted_when_nobody_waits(
+def test_old_checkpoints_are_deleted_after_training_continues(
     tmp_path: Path, launched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, _ = elastic(tmp_path / "checkpoints", every_steps=10)
@@ -264,7 +264,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("function", ["listdir", "GFile", "stat"])
-def test_what_cannot_be_read_once_is_read_again(tmp_path: Path, function: str) -> None:
+def test_a_failed_read_is_retried(tmp_path: Path, function: str) -> None:
     train(tmp_path, 20)
     job, variable = on(Files(**{function: 1}), tmp_path)
     assert job.resume() == 20
@@ -273,7 +273,7 @@ def test_what_cannot_be_read_once_is_read_again(tmp_path: Path, function: str) -
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("function", ["listdir", "GFile", "stat"])
-def test_what_cannot_be_read_at_all_is_no_empty_directory(tmp_path: Path, function: str) -> None:
+def test_an_unreadable_directory_is_not_taken_for_an_empty_one(tmp_path: Path, function: str) -> None:
     train(tmp_path, 20)
     before = sorted(tmp_path.iterdir())
     job, _ = on(Files(**{function: 1000}), tmp_path)
@@ -283,7 +283,7 @@ def test_what_cannot_be_read_at_all_is_no_empty_directory(tmp_path: Path, functi
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_checkpoint_that_could_not_be_read_is_not_deleted(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_not_deleted(tmp_path: Path) -> None:
     train(tmp_path, 20)
     job, variable = on(Files(GFile=5), tmp_path, every_steps=15)  # that of step 20 is looked at first
     assert job.resume() == 10
@@ -295,7 +295,7 @@ def test_a_checkpoint_that_could_not_be_read_is_not_deleted(tmp_path: Path) -> N
     assert names(tmp_path) == {"elastic-20", "elastic-25", "elastic-40", "elastic-55"}
 
 
-def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
+def test_a_new_checkpoint_is_kept_even_below_higher_steps(tmp_path: Path) -> None:
     train(tmp_path, 100)
     job, _ = elastic(tmp_path)
     checkpoints_of(job).complete()
@@ -306,7 +306,7 @@ def test_what_was_just_written_is_kept_below_newer_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["NotFoundError", "InvalidArgumentError"])
-def test_a_whole_checkpoint_that_cannot_be_read_once_is_read_again(tmp_path: Path, error: str) -> None:
+def test_a_complete_checkpoint_is_read_again_after_an_error(tmp_path: Path, error: str) -> None:
     """TensorFlow says so, too, where it could not list the directory."""
     tf = tensorflow()
     train(tmp_path, 20)
@@ -343,7 +343,7 @@ class Stale(Files):
 
 
 @pytest.mark.parametrize(("stale", "saved"), [(1, True), (100, False)])
-def test_no_marker_vouches_for_files_that_nobody_saw(tmp_path: Path, stale: int, saved: bool) -> None:
+def test_a_marker_is_written_only_if_all_files_are_listed(tmp_path: Path, stale: int, saved: bool) -> None:
     job, variable = on(Stale(stale=stale), tmp_path, every_steps=5)
     assert job.resume() == 0
     for step in range(1, 11):
@@ -353,7 +353,9 @@ def test_no_marker_vouches_for_files_that_nobody_saw(tmp_path: Path, stale: int,
     assert (job.progress.save_error is None) is saved
 
 
-def test_where_servers_fail_the_chief_writes_and_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_chief_writes_and_reads_if_parameter_servers_cannot(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Whether they see the directory was tried when the program started; mounts go read-only later."""
     tf = tensorflow()
     job, variable = elastic(tmp_path, every_steps=5)
@@ -374,22 +376,22 @@ def test_where_servers_fail_the_chief_writes_and_reads(tmp_path: Path, capfd: py
         job.step(step)
     assert names(tmp_path) == {"elastic-5", "elastic-10"}
     assert job.progress.save_error is None
-    assert capfd.readouterr().err.count("the chief saves for parameter servers now") == 1
+    assert capfd.readouterr().err.count("the chief writes checkpoints for parameter servers") == 1
 
 
 @pytest.mark.parametrize("odd", ["run[1]", "a*", "b?", "c\\d"])
-def test_a_directory_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path: Path, odd: str) -> None:
+def test_a_directory_with_pattern_characters_is_refused(tmp_path: Path, odd: str) -> None:
     """It writes there as it should, and finds nothing when it reads."""
     with pytest.raises(ValueError, match="checkpoint directory"):
         elastic(tmp_path / odd)
 
 
-def test_checkpoints_that_are_all_damaged_are_told(tmp_path: Path) -> None:
+def test_damage_of_all_checkpoints_is_an_error(tmp_path: Path) -> None:
     train(tmp_path, 20)
     for data in tmp_path.glob("*.data-*"):
         os.truncate(data, 10)
     job, _ = elastic(tmp_path)
-    with pytest.raises(RuntimeError, match=r"elastic-20\.complete, elastic-10\.complete.*Delete the directory's files"):
+    with pytest.raises(RuntimeError, match=r"elastic-20\.complete, elastic-10\.complete.*delete the directory's files"):
         job.resume()
     assert {"elastic-10", "elastic-20"} <= names(tmp_path)
 
@@ -432,7 +434,7 @@ def test_a_start_on_a_slow_volume_asks_no_more_than_it_must(tmp_path: Path) -> N
     assert variable.numpy().tolist() == [100.0] * 4
 
 
-def test_numbers_may_be_of_numpy_and_tensorflow(tmp_path: Path, launched: Path) -> None:
+def test_numbers_of_numpy_and_tensorflow_are_accepted(tmp_path: Path, launched: Path) -> None:
     tf = tensorflow()
     integers = [5, np.int64(6), np.array(7), tf.constant(8, tf.int64), tf.Variable(9), np.uint8(10)]
     job, _ = elastic(tmp_path / "checkpoints", every_steps=np.int64(1), total_steps=np.int64(100), keep=tf.constant(9))
@@ -451,7 +453,7 @@ def test_numbers_may_be_of_numpy_and_tensorflow(tmp_path: Path, launched: Path) 
     assert names(tmp_path / "checkpoints") == {f"elastic-{step}" for step in range(5, 12)}
 
 
-def test_what_is_no_number_is_refused_at_the_call(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     tf = tensorflow()
     job, _ = elastic(tmp_path)
     job.resume()
@@ -473,7 +475,7 @@ def test_what_is_no_number_is_refused_at_the_call(tmp_path: Path) -> None:
     assert job._step == 1
 
 
-def test_the_thread_that_reports_survives_anything(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_reporting_thread_survives_any_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     looked = []
 
     def watch() -> None:
@@ -514,7 +516,7 @@ def test_a_renamed_variable_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", ["kernel", "renamed"])
-def test_a_variable_that_is_made_after_resuming_is_looked_for_at_the_first_save(
+def test_a_variable_created_after_resuming_is_checked_at_the_first_save(
     tmp_path: Path, launched: Path, capfd: pytest.CaptureFixture[str], later: str
 ) -> None:
     tf = tensorflow()
@@ -544,11 +546,11 @@ def test_a_variable_that_is_made_after_resuming_is_looked_for_at_the_first_save(
         assert reported is None
         assert "initial values" not in told
     else:
-        assert told.count("WARNING: variables began with initial values") == 1, "there is a second save"
+        assert told.count("WARNING: variables keep their initial values") == 1, "there is a second save"
         assert "elastic-10 has no value for layer/renamed of this program; it has layer/kernel" in reported
 
 
-def test_a_prepared_program_says_so_while_the_one_before_it_trains(
+def test_a_prepared_program_reports_a_mismatch_while_the_old_one_trains(
     tmp_path: Path, launched: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Once it has said that it is ready, the running one is ended for it."""
@@ -571,14 +573,14 @@ def test_a_prepared_program_says_so_while_the_one_before_it_trains(
 
     other = threading.Thread(target=let_it_go_on)
     other.start()
-    with pytest.raises(RuntimeError, match="as it was written"):
+    with pytest.raises(RuntimeError, match="are damaged"):
         elastic(tmp_path)[0].resume()
     other.join()
     assert (launched / protocol.READY).exists(), "the one before may save another one"
     assert "cannot compare" in capfd.readouterr().err
 
 
-def test_a_layer_that_has_a_shape_is_no_variable(tmp_path: Path) -> None:
+def test_a_layer_with_a_shape_is_not_a_variable(tmp_path: Path) -> None:
     tf = tensorflow()
     train(tmp_path, 10)
     layer = tf.Module()
@@ -587,7 +589,7 @@ def test_a_layer_that_has_a_shape_is_no_variable(tmp_path: Path) -> None:
     assert ElasticCheckpoint(checkpoint, str(tmp_path), every_s=None).resume() == 10
 
 
-def test_what_is_made_later_or_counts_saves_is_not_missed(tmp_path: Path) -> None:
+def test_later_variables_and_the_save_counter_are_not_missed(tmp_path: Path) -> None:
     tf = tensorflow()
     train(tmp_path, 10)
     checkpoint = tf.train.Checkpoint(variable=tf.Variable([0.0] * 4))
@@ -596,7 +598,7 @@ def test_what_is_made_later_or_counts_saves_is_not_missed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("package", ["keras", "tf_keras"])
-def test_an_own_loop_with_keras_goes_on_whatever_is_built(tmp_path: Path, package: str) -> None:
+def test_a_custom_loop_with_keras_resumes_built_or_not(tmp_path: Path, package: str) -> None:
     tf, keras = tensorflow(), importlib.import_module(package)
 
     def loop(steps: int, *, built: bool, layer: str = "dense") -> Any:
@@ -627,7 +629,7 @@ def test_an_own_loop_with_keras_goes_on_whatever_is_built(tmp_path: Path, packag
         loop(8, built=True, layer="other")
 
 
-def test_schemes_that_tensorflow_has_not_are_told_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_url_schemes_are_refused_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exception, match="scheme 's3' not implemented"):
         elastic("s3://bucket/checkpoints")[0].resume()
     assert "tried again" not in capfd.readouterr().err, "each wait before another try is told"
@@ -635,7 +637,7 @@ def test_schemes_that_tensorflow_has_not_are_told_at_once(tmp_path: Path, capfd:
     assert train(tmp_path, 20) == 10
 
 
-def test_a_program_that_was_started_to_run_waits_for_nobody(
+def test_a_program_started_directly_does_not_wait(
     tmp_path: Path, launched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the volume is full, so that the launcher cannot say so."""
@@ -644,13 +646,13 @@ def test_a_program_that_was_started_to_run_waits_for_nobody(
     assert elastic(tmp_path / "checkpoints")[0].resume() == 0
 
 
-def test_without_a_directory_it_only_reports() -> None:
+def test_without_a_directory_steps_are_only_reported() -> None:
     job = ElasticCheckpoint(tensorflow().train.Checkpoint(), total_steps=3)
     assert job.resume() == 0
     job.step(3)
 
 
-def test_wrong_use_is_said(tmp_path: Path) -> None:
+def test_wrong_use_raises_an_error_that_explains_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         elastic(tmp_path, keep=0)
     with pytest.raises(ValueError, match="every_steps is 0"):
@@ -707,7 +709,7 @@ class Logs(dict[str, Any]):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_batches_that_keras_hands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+def test_batch_sizes_with_keras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """Each is counted, and `fit` ends with the last; where Keras has no such coordinator, each epoch is."""
     tf, keras = tensorflow(), importlib.import_module("tf_keras")
     monkeypatch.setattr(keras_callback, "chief_device", lambda _: "/job:chief/device:CPU:0")
@@ -753,7 +755,7 @@ def test_batch_size() -> None:
         ({"chief": 1, "ps": 1, "worker": 2}, "evaluator", False, False, 2),
     ],
 )
-def test_what_a_replica_does(cluster: dict[str, int], kind: str, trains: bool, chief: bool, workers: int) -> None:
+def test_the_task_of_a_replica(cluster: dict[str, int], kind: str, trains: bool, chief: bool, workers: int) -> None:
     addresses = {name: [f"{name}-{index}:2222" for index in range(count)] for name, count in cluster.items()}
     task = protocol.Task.of(json.dumps({"cluster": addresses, "task": {"type": kind, "index": 0}}))
     assert (task.trains, task.chief, task.workers) == (trains, chief, workers)
@@ -810,7 +812,7 @@ def test_sigterm_saves_without_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["overlap", pytest.param("spare", marks=pytest.mark.thorough)])
-def test_one_process_hands_over(tmp_path: Path, mode: str) -> None:
+def test_one_process_hands_training_over_to_the_next(tmp_path: Path, mode: str) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
     environment = {"ELASTIC_TFJOB_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     pod = Pod(tmp_path / "pod", [sys.executable, tmp_path / "alone.py", "1000000"], environment).start()
@@ -843,16 +845,16 @@ Detected at node SaveV2 defined at (most recent call last):
 """What TensorFlow says when another process could not write."""
 
 
-def test_the_cause_is_told_and_not_where_in_the_program() -> None:
+def test_a_tensorflow_error_is_shortened_to_its_cause() -> None:
     told = brief(OSError(REMOTE))
     assert told == "OSError: /checkpoints/elastic-35_temp/part-00000-of-00001.data; No space left on device"
 
 
-def test_a_plain_message_stays() -> None:
+def test_a_plain_message_is_not_shortened() -> None:
     assert brief(ValueError("no such thing")) == "ValueError: no such thing"
 
 
-def test_the_speed_is_that_since_the_first_step(tmp_path: Path) -> None:
+def test_the_speed_counts_from_the_first_step(tmp_path: Path) -> None:
     """The first one takes long: it traces, and waits for the other replicas."""
     progress = Progress(tmp_path, 0, watch=lambda: None)
     progress.begin(0, None)

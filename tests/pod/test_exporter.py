@@ -67,7 +67,7 @@ def get(tmp_path: Path) -> Iterator[Get]:
     assert memory < 64 << 20
 
 
-def test_a_launcher_that_no_hook_has_installed_is_installed(
+def test_the_exporter_installs_a_missing_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(server, "HOOK_S", 0.05)
@@ -81,13 +81,13 @@ def test_a_launcher_that_no_hook_has_installed_is_installed(
     assert "the launcher is not installed" in capsys.readouterr().err
 
 
-def test_a_signal_that_comes_while_it_starts_is_not_lost(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_is_not_lost(tmp_path: Path) -> None:
     program = Path(elastic_tfjob.exporter.__path__[0], "__main__.py")
     ended = ended_early("elastic_tfjob.exporter.status", program, f"--dir={tmp_path}", f"--port={free_port()}")
     assert ended.returncode == 0, ended.stderr
 
 
-def test_it_is_reached_by_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_serves_ipv4_and_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def families() -> set[str]:
         port = free_port()
         reached = set()
@@ -145,7 +145,7 @@ STATUS = b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("says", ["nothing", "a byte each second", "a request whose answer it never reads"])
-def test_silent_connections_take_nothing_from_who_asks(port: int, family: int, says: str) -> None:
+def test_silent_connections_do_not_block_requests(port: int, family: int, says: str) -> None:
     """1,100 of them took all threads of a pod with the usual limit of 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
@@ -172,7 +172,7 @@ def test_silent_connections_take_nothing_from_who_asks(port: int, family: int, s
         assert threading.active_count() == threads
 
 
-def test_a_client_has_a_limit_in_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_S", 0.6)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         begin = time.monotonic()
@@ -196,14 +196,14 @@ def test_a_client_has_a_limit_in_time(port: int, monkeypatch: pytest.MonkeyPatch
         (b"GET /status HTTP/1.1\r\n" + b"X: y\r\n" * 4000, 431),
     ],
 )
-def test_what_is_answered(port: int, request_: bytes, code: int) -> None:
+def test_answers_to_requests(port: int, request_: bytes, code: int) -> None:
     answer = ask(port, request_)
     assert answer.startswith(b"HTTP/1.0 %d " % code)
     assert answer.count(b"Content-Length:") == 1
 
 
 @pytest.mark.parametrize("fields", TWICE)
-def test_a_body_is_no_second_request(port: int, fields: bytes) -> None:
+def test_a_body_is_not_read_as_a_second_request(port: int, fields: bytes) -> None:
     for method in (b"GET", b"POST", b"HEAD", b"DELETE"):
         head = method + b" /healthz HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n"
         assert ask(port, head + HIDDEN).count(b"HTTP/1.") == 1
@@ -226,7 +226,7 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
         ({}, {}, None),
     ],
 )
-def test_whether_there_is_a_hook(
+def test_the_use_of_the_hook_is_reported(
     tmp_path: Path, launcher: dict[str, Any], progress: dict[str, Any], hook: bool | None
 ) -> None:
     for name, content in ((protocol.LAUNCHER, launcher), (protocol.PROGRESS, progress)):
@@ -255,7 +255,7 @@ def train(directory: Path, generation: int = 0, begin: int = 0, steps: int = 3) 
     progress.close()
 
 
-def test_nothing_is_known_at_first(get: Get) -> None:
+def test_before_the_first_report_nothing_is_known(get: Get) -> None:
     report = Report.parse(get("/status"))
     assert (report.launcher, report.generation, report.step) == (False, None, None)
     assert samples(get("/metrics")) == {}
@@ -289,7 +289,7 @@ def test_progress_shows(get: Get, tmp_path: Path) -> None:
     ],
     ids=lambda content: repr(content)[:12],
 )
-def test_any_loss_that_a_float_holds_is_told(tmp_path: Path, text: str, loss: float | None) -> None:
+def test_any_float_is_reported_as_loss(tmp_path: Path, text: str, loss: float | None) -> None:
     (tmp_path / protocol.PROGRESS).write_text(f'{{"step": 7, "loss": {text}}}')
     told = Report.parse(json.dumps(status(tmp_path)))
     assert (told.step, told.loss, told.loss_state) == (7, loss, "absent" if loss is None else "finite")
@@ -350,7 +350,7 @@ def test_metrics_keep_the_conventions_of_prometheus(get: Get, tmp_path: Path) ->
     assert found["elastic_tfjob_container_memory_bytes"] == 1 << 20
 
 
-def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: Path) -> None:
+def test_a_generation_without_a_step_has_no_first_step(get: Get, tmp_path: Path) -> None:
     train(tmp_path)
     protocol.write(tmp_path / protocol.LAUNCHER, {"at": 1.0, "generation": 1, "modes": ["overlap"], "switch": None})
     report = Report.parse(get("/status"))
@@ -377,7 +377,7 @@ def test_a_generation_that_has_not_begun_has_no_first_step(get: Get, tmp_path: P
     ],
     ids=lambda content: repr(content[:20]),  # pytest hands the id to every process that is started
 )
-def test_nonsense_is_as_if_nothing_were_there(get: Get, tmp_path: Path, content: bytes | str) -> None:
+def test_files_with_invalid_content_are_ignored(get: Get, tmp_path: Path, content: bytes | str) -> None:
     for name in (protocol.LAUNCHER, protocol.PROGRESS):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert Report.parse(get("/status")).step is None
@@ -408,7 +408,7 @@ def test_hostile_files_cost_neither_memory_nor_time(get: Get, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
-def test_what_is_no_file_is_not_waited_for(get: Get, tmp_path: Path, kind: str) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(get: Get, tmp_path: Path, kind: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text('{"step": 7, "generation": 0}')
     for file in (tmp_path / protocol.LAUNCHER, tmp_path / protocol.PROGRESS):

@@ -264,7 +264,7 @@ def runs(pod: Pod, generation: int, how: str) -> None:
     until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output, 60 + forkserver.ANSWER_S)
 
 
-def test_generations_are_forked_from_what_the_first_one_imported(forked: MakeForked) -> None:
+def test_generations_are_forked_from_the_imports_of_the_first_one(forked: MakeForked) -> None:
     pod = forked(PRINTS)
     runs(pod, 0, "own")  # the interpreter is there before
     for generation in (1, 2, 3):
@@ -278,7 +278,7 @@ def test_generations_are_forked_from_what_the_first_one_imported(forked: MakeFor
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_without_the_interpreter_a_program_is_started_anew(forked: MakeForked, how: str) -> None:
+def test_without_the_interpreter_a_program_is_started_by_exec(forked: MakeForked, how: str) -> None:
     pod = forked(PRINTS)
     runs(pod, 0, "own")
     (stays,) = interpreters(pod)
@@ -291,7 +291,7 @@ def test_without_the_interpreter_a_program_is_started_anew(forked: MakeForked, h
     assert sorted(pod.output.splitlines()) == ["0 own", "1 own", "2 forked"]
 
 
-def test_a_program_that_was_changed_is_started_anew(forked: MakeForked, folder: Path) -> None:
+def test_a_changed_program_is_started_by_exec(forked: MakeForked, folder: Path) -> None:
     pod = forked(PRINTS)
     runs(pod, 0, "own")  # it has read its file
     changed = PRINTS.replace("import slow", "import json\nos.environ['TF_NEW'] = '1'\nimport slow")
@@ -305,11 +305,13 @@ def test_a_program_that_was_changed_is_started_anew(forked: MakeForked, folder: 
     ("command", "why"),
     [
         pytest.param(["sh", "-c", f"exec {PYTHON} program.py"], "the command is not python", id="shell"),
-        pytest.param([PYTHON, "-E", "program.py"], "hides the launcher's module", id="environment ignored"),
-        pytest.param([PYTHON, "-", "x"], "names no script", id="standard input"),
+        pytest.param(
+            [PYTHON, "-E", "program.py"], "keeps the launcher's module from being loaded", id="environment ignored"
+        ),
+        pytest.param([PYTHON, "-", "x"], "has no script", id="standard input"),
     ],
 )
-def test_what_cannot_be_forked_is_started_as_before(
+def test_a_program_that_cannot_be_forked_is_started_by_exec(
     forked: MakeForked, folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], why: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -326,7 +328,7 @@ def test_what_cannot_be_forked_is_started_as_before(
 @pytest.mark.parametrize(
     ("package", "why"),
     [
-        ("import threading\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "leaves threads"),
+        ("import threading\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "start threads"),
         ("os.chdir('/')", "changed the working directory"),
         ("raise SystemExit(0) if os.environ.get('ELASTIC_TFJOB_GENERATION') == '9' else ValueError", "ValueError"),
         ("import helper", "has a module helper"),
@@ -366,7 +368,7 @@ while True: time.sleep(0.1)
 """
 
 
-def test_a_program_that_needs_a_process_of_its_own_gets_it(forked: MakeForked) -> None:
+def test_a_program_that_fails_when_forked_is_started_by_exec(forked: MakeForked) -> None:
     pod = forked(NEEDS_ITS_OWN, TF_CONFIG=tf_config("chief"))
     until("it can be rescaled", lambda: pod.status["modes"])
     pod.command("prepare", 1, mode="overlap", tf_config=tf_config("chief"))
@@ -381,7 +383,7 @@ def test_a_program_that_needs_a_process_of_its_own_gets_it(forked: MakeForked) -
     assert pod.output.count("I am a fork") == 1, "it was asked once"
 
 
-def test_a_program_that_hangs_when_it_is_forked_is_started_as_before(tmp_path: Path) -> None:
+def test_a_program_that_hangs_when_forked_is_started_by_exec(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as hangs:
         launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
         prepared = Child(1, tf_config("chief"), pid=hangs.pid, forked=True, started_at_s=100.0)
@@ -396,7 +398,7 @@ def test_a_program_that_hangs_when_it_is_forked_is_started_as_before(tmp_path: P
         assert hangs.wait(60) == -signal.SIGKILL
 
 
-def test_one_that_has_constructed_its_checkpoint_is_waited_for(tmp_path: Path) -> None:
+def test_a_forked_program_with_a_checkpoint_is_not_taken_for_hung(tmp_path: Path) -> None:
     launcher = Launcher(["python3", "x.py"], tmp_path, None, tf_config("chief"))
     launcher.programs.prepared = Child(1, tf_config("chief"), pid=1 << 30, forked=True, started_at_s=100.0)
     folder = protocol.generation_directory(tmp_path, 1)
@@ -406,7 +408,7 @@ def test_one_that_has_constructed_its_checkpoint_is_waited_for(tmp_path: Path) -
     assert launcher.programs.prepared is not None
 
 
-def test_who_has_imported_tensorflow_and_not_the_hook_is_known_to_have_none(folder: Path, forked: MakeForked) -> None:
+def test_a_program_that_imports_tensorflow_but_not_the_hook_does_not_use_it(folder: Path, forked: MakeForked) -> None:
     """TensorFlow before 2.21 names no threads by which its use could be seen."""
     (folder / "site-packages" / "tensorflow.py").write_text(SLOW)
     pod = forked("import tensorflow\nimport time\nwhile True: time.sleep(1)", TF_CONFIG=tf_config("chief"))
@@ -428,7 +430,7 @@ def test_gpus_are_seen_by_their_devices(
     assert programs.has_gpu() == found
 
 
-def test_a_program_that_dies_in_any_way_is_the_programs_fault(forked: MakeForked) -> None:
+def test_a_program_that_fails_forked_and_by_exec_has_failed(forked: MakeForked) -> None:
     source = NEEDS_ITS_OWN.replace("if slow", 'if os.environ["ELASTIC_TFJOB_GENERATION"] == "1" or slow')
     pod = forked(source, TF_CONFIG=tf_config("chief"))
     until("it can be rescaled", lambda: pod.status["modes"])
@@ -439,7 +441,7 @@ def test_a_program_that_dies_in_any_way_is_the_programs_fault(forked: MakeForked
     assert pod.status["generation"] == 0
 
 
-def test_a_first_program_that_fails_is_started_alone_in_the_next_container(forked: MakeForked) -> None:
+def test_after_an_early_failure_the_next_container_imports_nothing_ahead(forked: MakeForked) -> None:
     source = (
         "import os\nimport slow\nimport sys, time\n"
         "while not os.path.exists(os.environ['ELASTIC_TFJOB_DIR'] + '/end'): time.sleep(0.01)\n"
@@ -482,7 +484,7 @@ def left(pod: Pod, count: int) -> bool:
     return len(interpreters(pod, "large")) == count and start(pod)["way"] == "fork"
 
 
-def test_what_is_imported_late_is_known_from_the_generation_before(forked: MakeForked, folder: Path) -> None:
+def test_late_imports_are_known_from_the_previous_generation(forked: MakeForked, folder: Path) -> None:
     package = folder / "site-packages" / "large"
     package.mkdir()
     imports = "".join(f"import large.part{n}\n" for n in range(preload.LARGE))
@@ -499,7 +501,7 @@ def test_what_is_imported_late_is_known_from_the_generation_before(forked: MakeF
             until("there is an interpreter", partial(left, pod, (generation + 1) // 2))
 
 
-def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reasons_not_to_keep_an_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tmp_path / "launcher.pyz"
     archive.touch()
 
@@ -507,13 +509,13 @@ def test_where_no_interpreter_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
         monkeypatch.setattr(cgroup, "usage", lambda: {"limit_bytes": limit})
         return forkserver.Forks(["python3", "x.py"], str(tmp_path if folder else archive), gpu=gpu).why
 
-    assert why() == why(limit=1 << 30) == "there is no interpreter yet"
-    assert why(limit=1 << 29) == "the container's memory is limited to 512 MiB: at least 1024 are needed"
+    assert why() == why(limit=1 << 30) == "there is no interpreter to fork from yet"
+    assert why(limit=1 << 29) == "the container's memory limit is 512 MiB; at least 1024 MiB are needed"
     assert "GPU" in why(gpu=True)
     assert "archive" in why(folder=True)
 
 
-def test_the_interpreter_makes_room_for_a_second_program(tmp_path: Path) -> None:
+def test_the_interpreter_ends_if_memory_is_needed_for_two_programs(tmp_path: Path) -> None:
     own = forkserver.MOST_OWN_BYTES
     for used, limit, goes in ((10 * own, 20 * own, False), (10 * own, 19 * own, True), (10 * own, 17 * own, False)):
         forks = forkserver.Forks(["python3", "x.py"], str(tmp_path), gpu=False)
@@ -534,7 +536,7 @@ def test_the_interpreter_makes_room_for_a_second_program(tmp_path: Path) -> None
         {"environment": {"TF_X": 1, "TF_\0": "", "TF_=": "1", "PATH": "/", "TF_CONFIG": "{}"}},
     ],
 )
-def test_what_a_program_wrote_is_read_whatever_it_is(wrote: Any) -> None:
+def test_any_content_written_by_a_program_is_handled(wrote: Any) -> None:
     told = wrote if isinstance(wrote, dict) else {}
     assert preload.valid_packages(told.get("packages")) == []
     assert preload.valid_variables(told.get("environment")) == {}
@@ -561,6 +563,6 @@ def test_what_a_program_wrote_is_read_whatever_it_is(wrote: Any) -> None:
         ("\0", []),
     ],
 )
-def test_the_beginning_of_a_program(source: str, names: list[str]) -> None:
+def test_imports_at_the_top_of_a_program(source: str, names: list[str]) -> None:
     """As far as nothing is done but importing what is installed, and setting variables."""
     assert [step.name for step in preload.steps(preload.Program("code", source))] == names

@@ -48,7 +48,7 @@ def chief(make_pod: MakePod) -> Callable[..., Pod]:
     return start
 
 
-def test_the_kernel_tells_of_a_command(tmp_path: Path) -> None:
+def test_a_command_is_noticed_at_once(tmp_path: Path) -> None:
     """Else it is heard when the launcher looks next, up to a second later."""
     code = (
         "import os, pathlib, signal, sys\n"
@@ -100,12 +100,12 @@ def children(pod: Pod) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("code", [0, 1, 42])
-def test_exit_code_is_the_programs(make_pod: MakePod, code: int) -> None:
+def test_the_exit_code_is_that_of_the_program(make_pod: MakePod, code: int) -> None:
     assert make_pod(f"raise SystemExit({code})").start().wait() == code
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139), (signal.SIGTERM, 143)])
-def test_death_by_signal_shows_as_in_a_container(make_pod: MakePod, number: int, code: int) -> None:
+def test_death_by_a_signal_gives_the_exit_code_of_a_container(make_pod: MakePod, number: int, code: int) -> None:
     source = f"import os, signal; signal.signal({number}, 0) if {number} != 9 else 0; os.kill(os.getpid(), {number})"
     assert make_pod(source).start().wait() == code
 
@@ -127,7 +127,7 @@ def test_a_program_without_handler_ends_by_the_signal(make_pod: MakePod) -> None
     assert pod.wait() == 143
 
 
-def test_a_signal_that_comes_while_the_launcher_starts_is_not_lost(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_of_the_launcher_is_not_lost(tmp_path: Path) -> None:
     environment = {protocol.DIRECTORY: str(tmp_path)}
     ended = ended_early("elastic_tfjob.runtime.launcher", install(tmp_path), "--", "echo", "ran", **environment)
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, ""), ended.stderr
@@ -212,7 +212,7 @@ def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     assert pod.wait() == 9
 
 
-def test_a_program_that_saved_for_its_end_trains_on_where_nobody_ends_it(tmp_path: Path) -> None:
+def test_a_program_that_saved_before_a_stop_continues_if_the_pod_is_not_ended(tmp_path: Path) -> None:
     """There is no operator, for a long time: it is let go, and asked again after as long."""
     save, asked = SaveBeforeStop(), tmp_path / protocol.SAVE
 
@@ -238,7 +238,7 @@ def test_a_program_that_saved_for_its_end_trains_on_where_nobody_ends_it(tmp_pat
     assert look(2 * HOLD_S + 2) == "saved"
 
 
-def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> None:
+def test_a_prepared_program_has_a_low_priority(make_pod: Callable[..., Pod]) -> None:
     """Its threads, and what it starts: until it is ready. Then it is as it would be without that."""
     source = (
         "import os, subprocess, threading, time\n"
@@ -274,7 +274,7 @@ def test_a_program_that_is_prepared_goes_last(make_pod: Callable[..., Pod]) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is to try")
-def test_who_may_not_raise_a_priority_does_not_lower_it_by_nice() -> None:
+def test_nice_is_not_used_without_the_right_to_undo_it() -> None:
     program = (
         "import os, subprocess, sys\n"
         "os.setgid(65534), os.setuid(65534)\n"
@@ -307,7 +307,7 @@ def test_switch_waits_until_the_new_one_is_ready(chief: Callable[..., Pod]) -> N
     until("the new one trains", lambda: "generation 1 trains" in pod.output)
 
 
-def test_run_of_the_old_generation_takes_a_preparation_back(chief: Callable[..., Pod]) -> None:
+def test_run_of_the_old_generation_cancels_a_preparation(chief: Callable[..., Pod]) -> None:
     pod = chief()
     prepare(pod)
     pod.command("run", 0, tf_config=CHIEF)
@@ -326,14 +326,14 @@ def test_newer_target_replaces_what_is_prepared(chief: Callable[..., Pod]) -> No
     switch(pod, 2, state="committed")
 
 
-def test_run_takes_back_a_switch_that_still_saves(chief: Callable[..., Pod]) -> None:
+def test_run_cancels_a_switch_during_its_save(chief: Callable[..., Pod]) -> None:
     pod = chief({0: "hang"})
     until("it is up", lambda: "generation 0 trains" in pod.output)
     prepare(pod)
     switch(pod, state="saving")
     pod.command("run", 0, tf_config=CHIEF)
     until("it is refused", lambda: pod.status["switch"]["state"] == "refused")
-    assert "took it back" in pod.status["switch"]["why"]
+    assert "cancelled it" in pod.status["switch"]["why"]
     assert not list(pod.shared.glob("generation-0/save.json"))
     until("the old one is alone", lambda: len(children(pod)) == 1)
 
@@ -359,7 +359,7 @@ def test_save_that_hangs_is_refused(chief: Callable[..., Pod]) -> None:
     assert pod.status["generation"] == 0
 
 
-def test_save_that_fails_is_refused_and_can_be_tried_again(chief: Callable[..., Pod]) -> None:
+def test_a_failed_save_refuses_the_switch_and_can_be_retried(chief: Callable[..., Pod]) -> None:
     pod = chief({0: "full"})
     until("it is up", lambda: "generation 0 trains" in pod.output)
     prepare(pod)
@@ -371,7 +371,7 @@ def test_save_that_fails_is_refused_and_can_be_tried_again(chief: Callable[..., 
     assert pod.status["generation"] == 0
 
 
-def test_new_one_that_crashes(chief: Callable[..., Pod]) -> None:
+def test_a_prepared_program_that_crashes(chief: Callable[..., Pod]) -> None:
     pod = chief({1: "crash"})
     prepare(pod, state="failed")
     assert pod.status["prepared"]["why"] == "the program ended with exit code 7"
@@ -380,7 +380,7 @@ def test_new_one_that_crashes(chief: Callable[..., Pod]) -> None:
     assert pod.status["generation"] == 0
 
 
-def test_new_one_that_crashes_in_native_code_is_prepared_once_more(chief: Callable[..., Pod]) -> None:
+def test_a_prepared_program_that_crashes_in_native_code_is_retried_once(chief: Callable[..., Pod]) -> None:
     """As TensorFlow does now and then: a job that keeps its size for that would be a surprise."""
     pod = chief({1: "segfault once"})
     prepare(pod)
@@ -388,7 +388,7 @@ def test_new_one_that_crashes_in_native_code_is_prepared_once_more(chief: Callab
     assert switch(pod, state="committed")["why"] == ""
 
 
-def test_new_one_that_crashes_in_native_code_each_time_has_failed(chief: Callable[..., Pod]) -> None:
+def test_a_prepared_program_that_crashes_in_native_code_twice_has_failed(chief: Callable[..., Pod]) -> None:
     pod = chief({1: "segfault"})
     prepare(pod, state="failed")
     assert pod.status["prepared"]["why"] == "the program ended with exit code 139"
@@ -397,7 +397,7 @@ def test_new_one_that_crashes_in_native_code_each_time_has_failed(chief: Callabl
     assert pod.started.poll() is None
 
 
-def test_new_one_that_crashes_in_native_code_while_it_waits_is_prepared_once_more(chief: Callable[..., Pod]) -> None:
+def test_a_waiting_program_that_crashes_in_native_code_is_retried_once(chief: Callable[..., Pod]) -> None:
     pod = chief()
     prepare(pod)
     (new,) = set(children(pod)) - {first_of(pod)}
@@ -411,7 +411,7 @@ def test_new_one_that_crashes_in_native_code_while_it_waits_is_prepared_once_mor
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139)])
-def test_new_one_that_crashes_while_the_old_one_saves(chief: Callable[..., Pod], number: int, code: int) -> None:
+def test_a_prepared_program_that_crashes_during_the_save(chief: Callable[..., Pod], number: int, code: int) -> None:
     """Also where it would be prepared once more otherwise: the old one stands still for it."""
     pod = chief({0: "hang"})
     until("it is up", lambda: "generation 0 trains" in pod.output)
@@ -423,7 +423,7 @@ def test_new_one_that_crashes_while_the_old_one_saves(chief: Callable[..., Pod],
     assert pod.status["switch"]["why"] == f"the program ended with exit code {code}"
 
 
-def test_old_one_that_ends_ends_the_pod(chief: Callable[..., Pod]) -> None:
+def test_the_end_of_the_running_program_ends_the_pod(chief: Callable[..., Pod]) -> None:
     pod = chief()
     prepare(pod)
     both = set(children(pod))
@@ -432,7 +432,7 @@ def test_old_one_that_ends_ends_the_pod(chief: Callable[..., Pod]) -> None:
     until("the prepared one is gone too", lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in both))
 
 
-def test_program_that_does_not_report_is_never_doubled(chief: Callable[..., Pod]) -> None:
+def test_no_second_program_is_started_beside_one_that_does_not_report(chief: Callable[..., Pod]) -> None:
     pod = chief({0: "no hello"})
     until("it runs", lambda: children(pod))
     assert pod.status["modes"] == []
@@ -445,7 +445,7 @@ def first_of(pod: Pod) -> int:
     return int(pod.log.split(" started as ")[1].split(":")[0])
 
 
-def test_generation_that_was_not_prepared_replaces_what_runs(chief: Callable[..., Pod]) -> None:
+def test_an_unprepared_generation_replaces_the_running_program(chief: Callable[..., Pod]) -> None:
     pod = chief()
     pod.command("run", 4, tf_config=tf_config("chief", port=3004))
     until("it trains", lambda: "generation 4 trains" in pod.output)
@@ -454,7 +454,7 @@ def test_generation_that_was_not_prepared_replaces_what_runs(chief: Callable[...
 
 
 @pytest.mark.parametrize("text", ["{", '"run"', '{"action": "jump"}', '{"action": "run", "generation": "x"}', "null"])
-def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
+def test_an_invalid_command_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
     pod = chief()
     pod.command_file.write_text(text)
     until("it is noted", lambda: "invalid command" in pod.log)
@@ -465,7 +465,7 @@ def test_nonsense_changes_nothing(chief: Callable[..., Pod], text: str) -> None:
     prepare(pod)
 
 
-def test_new_one_that_raises_is_quoted(chief: Callable[..., Pod]) -> None:
+def test_the_exception_of_a_prepared_program_is_quoted(chief: Callable[..., Pod]) -> None:
     pod = chief({1: "raise"})
     prepare(pod, state="failed")
     why = pod.status["prepared"]["why"]
@@ -476,7 +476,7 @@ def test_new_one_that_raises_is_quoted(chief: Callable[..., Pod]) -> None:
     assert all(line.startswith("[generation 1] ") for line in lines), "all that it said shows whose it is"
 
 
-def test_new_one_that_says_why_in_parts_is_quoted(chief: Callable[..., Pod]) -> None:
+def test_an_exception_that_is_written_in_parts_is_quoted(chief: Callable[..., Pod]) -> None:
     pod = chief({1: "say"})
     prepare(pod, state="failed")
     assert pod.status["prepared"]["why"] == "the program ended with exit code 1: one line | half a line, and the last"
@@ -500,7 +500,7 @@ os._exit(3)
 
 
 @pytest.mark.parametrize("restore", ["protocol.restore_stderr()", ""])
-def test_what_a_program_says_after_it_took_over_is_in_the_log_as_it_said_it(make_pod: MakePod, restore: str) -> None:
+def test_output_after_a_switch_goes_to_the_log_unchanged(make_pod: MakePod, restore: str) -> None:
     old, new = free_port(), free_port()
     pod = make_pod(TALKER.format(restore=restore), environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
     until("it serves", lambda: "up 0" in pod.output)
@@ -522,7 +522,7 @@ def test_what_a_program_says_after_it_took_over_is_in_the_log_as_it_said_it(make
 # -- whether the program uses ElasticCheckpoint --------------------------------------------------------------------
 
 
-def test_a_hook_that_was_constructed_is_told(chief: Callable[..., Pod]) -> None:
+def test_a_constructed_hook_is_reported(chief: Callable[..., Pod]) -> None:
     pod = chief()
     until("it is told", lambda: pod.status["hook"])
     assert pod.status["hook"] is True
@@ -582,7 +582,7 @@ def test_importing_tensorflow_is_not_using_it(make_pod: MakePod, uses: bool) -> 
     assert seen() is uses
 
 
-def test_a_program_without_the_hook_is_told_and_a_late_one_counts(make_pod: MakePod) -> None:
+def test_a_missing_hook_is_reported_and_a_late_one_counts(make_pod: MakePod) -> None:
     begin = time.monotonic()
     pod = make_pod(STRANGER, environment={"TF_CONFIG": CHIEF}).start()
     status = until("it runs", lambda: found if (found := pod.status)["generation"] == 0 else None)
@@ -617,12 +617,14 @@ def looks(*seen: tuple[float, float, bool]) -> hook_detection.HookDetection:
         pytest.param([(3, 1, True), (15, 8, True), (301, 80, True)], True, False, id="imported, never used"),
     ],
 )
-def test_when_no_hook_is_concluded(seen: list[tuple[float, float, bool]], imported: bool, says: bool | None) -> None:
+def test_conditions_for_concluding_that_there_is_no_hook(
+    seen: list[tuple[float, float, bool]], imported: bool, says: bool | None
+) -> None:
     assert looks(*seen).uses_hook(False, imported) is says
     assert looks(*seen).uses_hook(True, imported) is True
 
 
-def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
+def test_output_after_a_traceback_does_not_hide_it() -> None:
     """TensorFlow's threads complain at the end of a process, each about the others."""
     pipe = StderrPipe(1)
     code = """if True:
@@ -641,7 +643,7 @@ def test_what_is_said_after_a_traceback_does_not_hide_it() -> None:
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
-def test_server_is_ready_when_its_port_is_open_and_runs_when_told(make_pod: MakePod) -> None:
+def test_a_server_is_ready_once_its_port_is_open_and_runs_on_command(make_pod: MakePod) -> None:
     old, new = free_port(), free_port()
     pod = make_pod(SERVER, environment={"TF_CONFIG": tf_config("ps", port=old)}).start()
     until("it serves", lambda: f"serves at {old}" in pod.output)
@@ -708,7 +710,7 @@ while True:
 """
 
 
-def test_a_pod_that_is_ended_while_a_replaced_program_saves_waits_for_it(make_pod: MakePod) -> None:
+def test_a_terminated_pod_waits_for_the_save_of_a_replaced_program(make_pod: MakePod) -> None:
     pod = make_pod(SAVER, environment={"TF_CONFIG": CHIEF}).start()
     until("it is up", lambda: "up" in pod.output)
     pod.command("run", 2, tf_config=tf_config("chief", port=3002))
@@ -746,7 +748,7 @@ time.sleep(600)
 """
 
 
-def test_a_worker_follows_its_chief_while_no_operator_is_there(make_pod: MakePod) -> None:
+def test_a_worker_follows_its_chief_without_an_operator(make_pod: MakePod) -> None:
     """MultiWorkerMirroredStrategy: the old program has lost its chief, and would end with an error."""
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
@@ -767,7 +769,7 @@ def test_a_worker_follows_its_chief_while_no_operator_is_there(make_pod: MakePod
 
 
 @pytest.mark.parametrize("command", ["switch", "run", "none"])
-def test_restarted_container_goes_on_with_what_was_committed(chief: Callable[..., Pod], command: str) -> None:
+def test_a_restarted_container_runs_the_committed_generation(chief: Callable[..., Pod], command: str) -> None:
     pod = chief()
     prepare(pod)
     switch(pod, state="committed")
@@ -783,7 +785,7 @@ def test_restarted_container_goes_on_with_what_was_committed(chief: Callable[...
     assert len(children(pod)) == 1
 
 
-def test_one_that_dies_each_time_after_it_was_committed(chief: Callable[..., Pod], make_pod: MakePod) -> None:
+def test_a_committed_program_that_always_fails(chief: Callable[..., Pod], make_pod: MakePod) -> None:
     """The container's next life begins the same program, and ends as it did: what the operator sees of it is what makes
     it return. A new pod runs the generation that returns."""
     pod = chief({1: "raise later"})
@@ -821,7 +823,7 @@ time.sleep(60)
 """
 
 
-def test_container_restarted_on_a_full_volume_goes_on_with_what_was_committed(tmp_path: Path) -> None:
+def test_a_container_restarted_on_a_full_volume_runs_the_committed_generation(tmp_path: Path) -> None:
     shared = tmp_path / "pod" / "elastic-tfjob"
     shared.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", shared], check=False).returncode:
@@ -848,7 +850,7 @@ def test_container_restarted_on_a_full_volume_goes_on_with_what_was_committed(tm
         subprocess.run(["umount", "--lazy", shared], check=True)
 
 
-def test_a_switch_that_cannot_be_kept_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_that_cannot_be_stored_does_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a restarted container would bring the old generation back."""
     launcher = Launcher(["true"], tmp_path, None, CHIEF)
     programs = launcher.programs

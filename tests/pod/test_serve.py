@@ -75,7 +75,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             made.process.wait(60)
 
 
-def test_it_has_learned_the_digits(server: Server) -> None:
+def test_the_model_has_learned_the_digits(server: Server) -> None:
     import numpy as np  # noqa: PLC0415
 
     table = np.loadtxt(PROGRAM.with_name("digits.csv.gz"), delimiter=",")[:200]
@@ -84,7 +84,7 @@ def test_it_has_learned_the_digits(server: Server) -> None:
     assert np.mean([each["class"] for each in answer["predictions"]] == table[:, -1]) > 0.8
 
 
-def test_it_says_what_it_serves(server: Server) -> None:
+def test_the_status_names_the_model(server: Server) -> None:
     status, answer = server.ask("/v1/models/digits")
     (version,) = answer["model_version_status"]
     assert (status, version["version"], version["state"]) == (200, "1", "AVAILABLE")
@@ -107,13 +107,13 @@ def test_it_says_what_it_serves(server: Server) -> None:
     ],
     ids=["words", "list", "none", "short", "ragged", "deep", "nan", "huge number", "many", "large"],
 )
-def test_what_it_refuses(server: Server, body: bytes, status: int) -> None:
+def test_invalid_requests_are_refused(server: Server, body: bytes, status: int) -> None:
     found, answer = server.ask(PREDICT, body)
     assert (found, set(answer)) == (status, {"error"})
     assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
 
 
-def test_who_still_sends_what_is_too_large_gets_the_answer(server: Server) -> None:
+def test_a_client_that_is_still_sending_a_large_body_gets_the_answer(server: Server) -> None:
     body = b" " * (3 << 20)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
@@ -137,7 +137,7 @@ def test_a_body_is_no_second_request(server: Server, method: str, fields: bytes)
 
 
 @pytest.mark.parametrize("written", ["\x0b{}", "{}\x0c", "{}\x85", "\xa0{}", "{}\x1c"])
-def test_a_length_that_others_may_read_otherwise_is_none(server: Server, written: str) -> None:
+def test_an_ambiguous_content_length_is_refused(server: Server, written: str) -> None:
     """Only space and tab are white space there; whoever passes the request on may see no length, and two requests."""
     body = json.dumps({"instances": [IMAGE]}).encode()
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {written.format(len(body))}\r\n\r\n"
@@ -162,7 +162,7 @@ def test_one_connection_has_many_requests(server: Server) -> None:
     assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
-def test_who_never_ends_a_request_keeps_nobody_out(server: Server) -> None:
+def test_an_unfinished_request_does_not_block_others(server: Server) -> None:
     """128 that sent a byte now and then took all connections that there are, for as long as they liked."""
     with contextlib.ExitStack() as stack:
         for number in range(140):
@@ -173,11 +173,11 @@ def test_who_never_ends_a_request_keeps_nobody_out(server: Server) -> None:
             assert server.ask(PREDICT, json.dumps({"instances": [IMAGE]}).encode())[0] == 200
 
 
-def test_other_paths_are_told(server: Server) -> None:
+def test_unknown_paths_are_answered_with_the_known_ones(server: Server) -> None:
     assert server.ask("/v1/models/other")[0] == server.ask("/v1/models/other:predict", b"{}")[0] == 404
 
 
-def test_it_finishes_what_it_has_before_it_ends(server: Server) -> None:
+def test_open_requests_are_answered_before_the_end(server: Server) -> None:
     """A request whose body comes in parts, the last long after SIGTERM, is answered; new ones are, too, while it
     drains, and /healthz says that it is not ready."""
     assert server.process is not None

@@ -79,7 +79,7 @@ def _train(directory: Path, places: dict[str, Path], sharded: bool | None) -> di
         pytest.param((), False, CHIEF, id="chief-is-told-to", marks=pytest.mark.thorough),
     ],
 )
-def test_servers_write_their_parts_where_they_see_the_folder(
+def test_parameter_servers_write_their_parts_to_a_shared_folder(
     tmp_path: Path, apart: tuple[str, ...], sharded: bool | None, writer: str | None
 ) -> None:
     """And what is written is read again; nothing else is left in the folder, of anybody."""
@@ -97,7 +97,7 @@ def test_servers_write_their_parts_where_they_see_the_folder(
 
 
 @pytest.mark.parametrize("fails", [None, "write_file", "read_file"])
-def test_a_folder_that_servers_may_only_read_is_the_chiefs(tmp_path: Path, fails: str | None) -> None:
+def test_the_chief_writes_to_a_folder_that_is_read_only_for_servers(tmp_path: Path, fails: str | None) -> None:
     """Nor is one of theirs that fails any trouble of the program's."""
     tf: Any = importlib.import_module("tensorflow")
 
@@ -144,7 +144,7 @@ os._exit(0)
     "fails",
     [pytest.param("chief", marks=pytest.mark.thorough), "worker", pytest.param("none", marks=pytest.mark.thorough)],
 )
-def test_a_worker_that_cannot_write_its_part_keeps_no_other_waiting(tmp_path: Path, fails: str) -> None:
+def test_a_worker_that_cannot_write_its_part_does_not_block_the_others(tmp_path: Path, fails: str) -> None:
     """Writing adds up over all workers what each has of such variables."""
     (tmp_path / "file").touch()
     there = tmp_path / ("file/checkpoints" if fails == "chief" else "checkpoints")  # below a file nothing can be made

@@ -112,7 +112,7 @@ def programs(pod: Pod) -> dict[int, int]:
     ("command", "hook"),
     [*((each, False) for each in COMMANDS), *((each, True) for each in (*DEFERS, "an interpreter"))],
 )
-def test_the_program_behind_a_command_saves_and_is_waited_for(
+def test_the_program_behind_a_wrapper_saves_before_the_container_ends(
     wrapped: Callable[..., Pod], command: str, hook: bool
 ) -> None:
     pod = wrapped(command, HELLO + SAVES if hook else SAVES).start()
@@ -133,7 +133,7 @@ def test_the_program_behind_a_command_saves_and_is_waited_for(
     ("command", "code"),
     [('sh -c "{python}; exit 3"', 143), ("bash -c 'trap \"exit 4\" TERM; {python}'", 4), ("{python}", 0)],
 )
-def test_the_exit_code_is_that_of_what_was_started(wrapped: Callable[..., Pod], command: str, code: int) -> None:
+def test_the_exit_code_is_that_of_the_wrapper(wrapped: Callable[..., Pod], command: str, code: int) -> None:
     pod = wrapped(command, SAVES).start()
     until("it is up", lambda: "up" in pod.output)
     pod.signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ def test_the_exit_code_is_that_of_what_was_started(wrapped: Callable[..., Pod], 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_other_signals_that_end_a_container_reach_it_too(wrapped: Callable[..., Pod], number: int) -> None:
+def test_other_termination_signals_reach_the_program(wrapped: Callable[..., Pod], number: int) -> None:
     pod = wrapped('sh -c "{python}; true"', SAVES).start()
     until("it is up", lambda: "up" in pod.output)
     pod.signal(number)
@@ -166,7 +166,9 @@ while True:
 
 @pytest.mark.parametrize("handler", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
 @pytest.mark.parametrize("command", ["{python}", 'sh -c "{python}; true"'])
-def test_what_the_program_has_started_is_left_to_it(wrapped: Callable[..., Pod], command: str, handler: str) -> None:
+def test_child_processes_of_the_program_are_not_signalled(
+    wrapped: Callable[..., Pod], command: str, handler: str
+) -> None:
     """Processes that read its data: without them it could not make the step after which it saves."""
     pod = wrapped(command, FAMILY.replace("{handler}", handler)).start()
     until("all are up", lambda: "up" in pod.output and pod.output.count("helper") == 2)

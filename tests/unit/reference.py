@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.api.reading import MAX_DURATION_S
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.model import catalogue, reports
 from elastic_tfjob.controller.model.settings import (
@@ -33,6 +34,7 @@ from elastic_tfjob.controller.model.settings import (
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.exporter.metrics import ProgressCollector
 from elastic_tfjob.scheduling.contract import as_markdown, refused_values
+from elastic_tfjob.scheduling.core import ElasticParameters, ProfileParameters
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
 from harness import monitoring
 from unit import chart_schema
@@ -70,9 +72,9 @@ def configuration() -> str:
         "# The operator's configuration",
         WRITTEN,
         "The key `config.yaml` of the ConfigMap `elastic-tfjob-operator`. The operator follows a change at once, "
-        "without a restart. An invalid content raises the event `InvalidConfiguration` on the ConfigMap and the "
-        "operator's Deployment, and the last valid one stays. "
-        "[Which one decides](../install.md#which-profile-decides-now-and-why) is said there and at `/status`.",
+        "without a restart. An invalid content raises the event `InvalidConfiguration`, and the last valid content "
+        "[stays in force](../install.md#which-profile-decides-now-and-why). Values in seconds are at most "
+        f"{MAX_DURATION_S} (100 years).",
         "```yaml\nprofile: kips\nscope: annotated\nprofiles: {kips: {cooldown_s: 60}}\n"
         "rescale: {prepare_timeout_s: 300}\nstatus: {interval_s: 5}\n```",
     ]
@@ -85,23 +87,54 @@ def configuration() -> str:
     }
     for title, model in models.items():
         parts += [f"## {title}", fields(model)]
-    parts.append("## Profiles")
-    parts.append(
-        "What each profile decides is in [simulation.md](../simulation.md). Parameters go under `profiles.NAME`."
-    )
-    parts.append(
-        "Some parameters mean something in a simulation only; the operator refuses them: [contract.md](../contract.md)."
-    )
-    for name in PROFILES:
-        model = type(parse_profile(name, {}))
-        parts += [f"### `{name}`", " ".join((model.__doc__ or "").split()), fields(model)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join((*parts, *profiles())) + "\n"
 
 
-def fields(model: type[BaseModel]) -> str:
+def profiles() -> Iterator[str]:
+    """The parameters that several profiles have, then each profile with its own ones and its other defaults."""
+    models = {name: type(parse_profile(name, {})) for name in PROFILES}
+    resizing = ", ".join(f"`{name}`" for name, model in models.items() if issubclass(model, ElasticParameters))
+    yield "## Profiles"
+    yield (
+        "[Simulating policies](../simulation.md#profiles) says what each profile decides. Parameters go under "
+        "`profiles.NAME`. The operator [refuses](../contract.md#what-the-operator-refuses) parameters that have a "
+        "meaning only in a simulation."
+    )
+    yield "### Parameters of all profiles"
+    yield fields(ProfileParameters)
+    yield "### Parameters of profiles that resize jobs"
+    yield f"They apply to {resizing}."
+    yield fields(ElasticParameters, beside=ProfileParameters)
+    for name, model in models.items():
+        base = ElasticParameters if issubclass(model, ElasticParameters) else ProfileParameters
+        yield f"### `{name}`"
+        yield " ".join((model.__doc__ or "").split())
+        changed = [
+            f"`{key}: {default(field)}`" for key, field in model.model_fields.items() if _differs(base, key, field)
+        ]
+        if changed:
+            yield f"Other defaults: {', '.join(changed)}."
+        if any(not _same(base, key, field) for key, field in model.model_fields.items()):
+            yield fields(model, beside=base)
+
+
+def _same(base: type[BaseModel], key: str, field: FieldInfo) -> bool:
+    """Whether `base` has this field with the same meaning and bounds; the default may differ."""
+    other = base.model_fields.get(key)
+    return other is not None and (allowed(other), other.description) == (allowed(field), field.description)
+
+
+def _differs(base: type[BaseModel], key: str, field: FieldInfo) -> bool:
+    return _same(base, key, field) and default(base.model_fields[key]) != default(field)
+
+
+def fields(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:
+    """The fields as a table, without those that `beside` has with the same meaning."""
     rows = []
     for name, field in model.model_fields.items():
-        rows.append((f"`{name}`", allowed(field), f"`{default(field)}`", field.description or f"see `{name}` below"))
+        if beside is None or not _same(beside, name, field):
+            meaning = field.description or f"see `{name}` below"
+            rows.append((f"`{name}`", allowed(field), f"`{default(field)}`", meaning))
     return table(("Key", "Allowed", "Default", "Meaning"), rows)
 
 
@@ -125,7 +158,7 @@ def bound(rule: Any) -> str:
         case Gt(gt=least):
             return f"above {least}"
         case Le(le=most):
-            return f"to {most}"
+            return "" if most == MAX_DURATION_S else f"to {most}"
         case Lt(lt=most):
             return f"below {most}"
         case MaxLen(max_length=most):
@@ -154,11 +187,11 @@ def annotations() -> str:
             (
                 "# Annotations of a TFJob",
                 WRITTEN,
-                f"Each has the prefix `{PREFIX}`. What they do, with their defaults: [elastic.md](../elastic.md). An "
-                "invalid value raises the event `InvalidAnnotation` and is ignored.",
+                f"All have the prefix `{PREFIX}`. [Elastic training](../elastic.md#annotations) has their meaning and "
+                "defaults. An invalid value raises the event `InvalidAnnotation` and is ignored.",
                 table(("Annotation", "Allowed"), rows),
-                "On nodes and the operator's ConfigMap: [loans](../loans.md).",
-                f"The operator's own, which nobody else may write: {', '.join(own)} and {last}. `command` is on pods.",
+                "Annotations of nodes and of the operator's ConfigMap are in [loans](../loans.md).",
+                f"Only the operator may write {', '.join(own)} and {last}. `command` is an annotation of pods.",
             )
         )
         + "\n"
@@ -175,11 +208,10 @@ def events() -> str:
             (
                 "# Events",
                 WRITTEN,
-                "`kubectl describe tfjob NAME`, or `node NAME`, shows them. An event that repeats is counted, not "
-                "written again.",
+                "`kubectl describe tfjob NAME` (or `node NAME`) shows them. Repeated events are counted.",
                 table(("Reason", "Type", "Object", "Meaning"), rows),
-                "A pod that does not start adds an event with the reason of kubelet or kube-scheduler, such as "
-                "`Unschedulable` or `ErrImagePull`.",
+                "If a pod does not start, the TFJob also gets an event with kubelet's or kube-scheduler's reason, such "
+                "as `Unschedulable` or `ErrImagePull`.",
             )
         )
         + "\n"
@@ -231,7 +263,7 @@ def operator_metrics() -> str:
                 "At `:8080/metrics` of its pod.",
                 table(("Metric", "Type", "Labels", "Meaning"), sorted(rows)),
                 "## Metrics of training pods",
-                "At `:9465/metrics` of each pod with an exporter. What its program does not report is left out.",
+                "At `:9465/metrics` of each pod with an exporter. Values that the program does not report are omitted.",
                 table(("Metric", "Type", "Meaning"), pod_metrics()),
             )
         )
@@ -278,7 +310,7 @@ NOT_READ = {
         "how the newest generation's program became ready, and its cost; the operator does not read it",
     ),
     "preparation.generation": ("whole number", "the generation"),
-    "preparation.way": ("`fork`, `exec`", "how it was started"),
+    "preparation.way": ("`fork`, `exec`", "how the program was started"),
     "preparation.seconds": ("number", "seconds from its start until it waited or listened"),
     "preparation.cpu_s": ("number", "CPU seconds used until then"),
 }
@@ -293,9 +325,9 @@ def status() -> str:
             (
                 "# A pod's `/status`",
                 WRITTEN,
-                "The exporter of each pod answers at port 9465 with one JSON object. A key whose value is not known is "
-                "`null`; so is what launcher or program wrote in a wrong type. Readers pass over keys that they do not "
-                "know. What the operator makes of it, and how to ask: [elastic.md](../elastic.md).",
+                "The exporter of each pod answers at port 9465 with one JSON object "
+                "([command](../elastic.md#look-at-a-job)). Unknown values and values of a wrong type are `null`. "
+                "Clients should ignore keys that they do not know.",
                 table(("Key", "Value", "Meaning"), sorted(status_rows(), key=lambda row: row[0].strip("`"))),
             )
         )

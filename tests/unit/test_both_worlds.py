@@ -25,7 +25,7 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Cpu, Job, Node, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
@@ -256,7 +256,7 @@ def simulated(story: Story = CALM) -> dict[float, Snapshot]:
             super()._decide(now)
 
     with pytest.raises(KeyboardInterrupt):
-        Watched([work, later], nodes, LinearSpeedModel(), story.profile, node_changes=changes).run()
+        Watched(SimulationInput([work, later], nodes, LinearSpeedModel(), node_changes=changes), story.profile).run()
     return found
 
 

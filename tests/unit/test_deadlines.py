@@ -55,7 +55,7 @@ class Seen:
     def __init__(self, made: TFJob | None = None) -> None:
         self.job = made if made is not None else tfjob()
         self.doubt: Doubt | None = None
-        self.told: list[str] = []
+        self.sent: list[str] = []
         self.words: list[str] = []
         self.reached: list[str] = []
 
@@ -64,7 +64,7 @@ class Seen:
         self.doubt = judged.doubt
         merged = {**self.job.annotations, **judged.annotations}
         self.job = replace(self.job, annotations={k: v for k, v in merged.items() if v is not None})
-        self.told += [event.reason for event in judged.events]
+        self.sent += [event.reason for event in judged.events]
         self.words += [event.message for event in judged.events]
         self.reached += [judged.reached] if judged.reached else []
         return judged
@@ -89,19 +89,19 @@ def test_a_job_on_time_has_its_slack_in_a_column_and_no_event() -> None:
     seen.follow(running(80.0), (0, 10, 20, 30))
     assert seen.columns == ("on-time", "20s")
     assert seen.status.eta == format_time(NOW + timedelta(seconds=80))
-    assert (seen.told, seen.reached) == ([], ["on-time"])
+    assert (seen.sent, seen.reached) == ([], ["on-time"])
 
 
 def test_a_late_job_that_could_be_in_time_is_at_risk_once_and_then_missed_once() -> None:
     """150 steps at one a second, 100 s to go: two workers would do (75 s); from 50 s on nothing less than two."""
     seen = Seen()
     seen.follow(running(150.0), (0, 5, 10, 15, 20, 40))
-    assert seen.told == ["DeadlineAtRisk"]
+    assert seen.sent == ["DeadlineAtRisk"]
     assert "50s after its deadline" in seen.words[0]
-    assert "2 workers would do" in seen.words[0]
+    assert "2 workers from now on would meet it" in seen.words[0]
     assert seen.columns == ("at-risk", "-50s")
     seen.follow(running(150.0), (101, 115, 130))
-    assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]
+    assert seen.sent == ["DeadlineAtRisk", "DeadlineMissed"]
     assert "with 49 steps left, 49s at the present speed" in seen.words[1]
     assert seen.columns == ("missed", "-50s")
 
@@ -112,32 +112,32 @@ def test_nobody_is_told_twice_by_another_operator() -> None:
     seen.follow(running(150.0), (0, 10))
     again = Seen(seen.job)
     again.follow(running(150.0), (20, 30, 40, 101))
-    assert (seen.told, again.told) == (["DeadlineAtRisk"], ["DeadlineMissed"])
+    assert (seen.sent, again.sent) == (["DeadlineAtRisk"], ["DeadlineMissed"])
 
 
 def test_what_no_allowed_size_meets_is_unattainable_with_the_least_that_would() -> None:
     """590 steps in 90 s: 4 workers, all that is allowed, make 360; seven would do."""
     seen = Seen()
     seen.follow(running(600.0), (0, 10))
-    assert seen.told == ["DeadlineUnattainable"]
-    assert "Even with 4 workers, the fastest of its sizes, it ends 58s after" in seen.words[0]
-    assert "7 workers would do (more than its bounds allow" in seen.words[0]
+    assert seen.sent == ["DeadlineUnattainable"]
+    assert "Even with 4 workers, its fastest size, the job ends 58s after" in seen.words[0]
+    assert "7 workers would meet it (more than its bounds allow" in seen.words[0]
 
 
 def test_a_job_that_is_a_second_late_is_told_before_it_is() -> None:
     """Not while that is less than any forecast knows."""
     seen = Seen()
     seen.follow(running(101.5), (0, 10, 30))
-    assert seen.told == []
+    assert seen.sent == []
     seen.follow(running(101.5), (60, 70, 101))
-    assert seen.told == ["DeadlineAtRisk", "DeadlineMissed"]
+    assert seen.sent == ["DeadlineAtRisk", "DeadlineMissed"]
 
 
 def test_within_a_step_nobody_is_late() -> None:
     """A step takes 1.5 s, and the last one was reported 1.4 s ago."""
     seen = Seen()
     seen.follow(running(67.3, rate=1 / 1.5), (90,))
-    assert seen.told == []
+    assert seen.sent == []
 
 
 @pytest.mark.parametrize("more", [{"taints": (Taint("t"),)}, {"loan": "busy"}, {"loan": "offered"}])
@@ -163,8 +163,8 @@ def test_what_no_replica_of_the_job_may_use_is_no_part_of_the_cluster(more: dict
 def test_a_size_that_the_cluster_does_not_hold_is_none() -> None:
     seen = Seen()
     seen.follow(running(150.0), (0, 10), gpus=1)
-    assert seen.told == ["DeadlineUnattainable"]
-    assert "2 workers would do (which the cluster does not have room for" in seen.words[0]
+    assert seen.sent == ["DeadlineUnattainable"]
+    assert "2 workers would meet it (more than fit the cluster" in seen.words[0]
 
 
 def test_forecasts_that_waver_are_not_told() -> None:
@@ -173,21 +173,21 @@ def test_forecasts_that_waver_are_not_told() -> None:
     for after_s in (20, 30, 40, 50):
         seen.follow(running(150.0), (after_s,))
         seen.follow(running(80.0), (after_s + 5,))
-    assert (seen.told, seen.columns[0]) == ([], "on-time")
+    assert (seen.sent, seen.columns[0]) == ([], "on-time")
     assert seen.look(60, planned(running(150.0), 60)).doubt == Doubt("at-risk", START + 60)
 
 
 def test_shortly_before_the_deadline_there_is_no_time_for_doubts() -> None:
     seen = Seen()
     seen.look(85, planned(running(110.0), 85))
-    assert seen.told == ["DeadlineAtRisk"]
+    assert seen.sent == ["DeadlineAtRisk"]
 
 
 def test_a_job_at_risk_again_is_told_again() -> None:
     seen = Seen()
     for steps in (150.0, 80.0, 150.0):
         seen.follow(running(steps), (0, HOLDS_S))
-    assert seen.told == ["DeadlineAtRisk", "DeadlineAtRisk"]
+    assert seen.sent == ["DeadlineAtRisk", "DeadlineAtRisk"]
     assert seen.reached == ["at-risk", "on-time", "at-risk"]
 
 
@@ -195,7 +195,7 @@ def test_a_job_at_risk_again_is_told_again() -> None:
 def test_verdicts_are_of_any_profile_that_plans(profile: str) -> None:
     seen = Seen()
     seen.follow(running(900.0, most=1), (0, 10), profile=profile)
-    assert seen.told == ["DeadlineUnattainable"]
+    assert seen.sent == ["DeadlineUnattainable"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_job_that_ends(type_: str, ended_s: float, verdict: str) -> None:
     seen = Seen(tfjob(status=status))
     assert seen.look(200, None).final
     assert (seen.columns[0], seen.reached) == (verdict, [verdict])
-    assert seen.told == ([] if verdict == "met" else ["DeadlineMissed"])
+    assert seen.sent == ([] if verdict == "met" else ["DeadlineMissed"])
     again = seen.look(210, None)
     assert (again.final, again.annotations, again.events) == (True, {}, ())
 
@@ -218,14 +218,14 @@ def test_a_job_that_missed_its_deadline_stays_so_when_it_ends() -> None:
     conditions = [{"type": "Succeeded", "status": "True", "reason": "r", "message": "m"}]
     seen.job = replace(tfjob(status={"conditions": conditions}), annotations=seen.job.annotations)
     seen.look(120, None)
-    assert (seen.told, seen.reached, seen.columns[0]) == (["DeadlineMissed"], ["missed"], "missed")
+    assert (seen.sent, seen.reached, seen.columns[0]) == (["DeadlineMissed"], ["missed"], "missed")
 
 
 def test_a_deadline_in_the_past_is_told_at_once() -> None:
     made = tfjob(deadline_s=-50.0)
     judged = judge(made, START - 50.0, None, START + 1)
     assert [event.reason for event in judged.events] == ["DeadlineMissed"]
-    assert "was over when the job was created" in judged.events[0].message
+    assert "was before the job's creation" in judged.events[0].message
 
 
 def test_another_deadline_is_another_promise() -> None:
@@ -240,16 +240,16 @@ def test_what_a_job_does_not_say_is_told_once() -> None:
     found = running(1.0)
     silent = replace(found, spec=replace(found.spec, total_steps=None, stoppable=False, resizable=False, reports=False))
     seen.follow(silent, (0, 20, 40))
-    assert seen.told == ["DeadlineLimited"]
+    assert seen.sent == ["DeadlineLimited"]
     assert "checkpoint-dir" in seen.words[0]
     seen.follow(silent, (61, 75, 90))
-    assert seen.told == ["DeadlineLimited"] * 3
+    assert seen.sent == ["DeadlineLimited"] * 3
     assert "total-steps" in seen.words[1]
     assert "report" in seen.words[2]
-    assert (seen.columns, seen.status.told) == (("unknown", None), ("work", "speed", "size"))
+    assert (seen.columns, seen.status.sent) == (("unknown", None), ("work", "speed", "size"))
     again = Seen(seen.job)
     again.follow(silent, (95,))
-    assert again.told == []
+    assert again.sent == []
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_annotations_without_room_stay_as_they_are() -> None:
         "{}",
         "nonsense",
         '{"uid":5}',
-        json.dumps({"uid": UID, "judged": {"verdict": ["met"], "told": [[], {}]}}),
+        json.dumps({"uid": UID, "judged": {"verdict": ["met"], "sent": [[], {}]}}),
         json.dumps({"uid": UID, "judged": "met"}),
         "9" * 9000,
     ],
@@ -322,18 +322,18 @@ def test_where_there_is_nothing_to_say_nothing_is_kept() -> None:
 
 def test_what_is_wrong_with_a_verdict_costs_no_topic_and_the_other_way_round() -> None:
     judged = {"deadline": format_time(NOW), "verdict": "met"}
-    told = json.dumps({"uid": UID, "judged": {**judged, "verdict": "of-tomorrow"}, "told": ["loss-nan", "of-tomorrow"]})
-    assert NoticesSent.of({NOTICES_ANNOTATION: told}, UID) == NoticesSent(told=frozenset({"loss-nan"}))
-    found = NoticesSent.of({NOTICES_ANNOTATION: json.dumps({"uid": UID, "judged": judged, "told": 5})}, UID)
+    told = json.dumps({"uid": UID, "judged": {**judged, "verdict": "of-tomorrow"}, "sent": ["loss-nan", "of-tomorrow"]})
+    assert NoticesSent.of({NOTICES_ANNOTATION: told}, UID) == NoticesSent(sent=frozenset({"loss-nan"}))
+    found = NoticesSent.of({NOTICES_ANNOTATION: json.dumps({"uid": UID, "judged": judged, "sent": 5})}, UID)
     assert found == NoticesSent(DeadlineStatus(format_time(NOW), "met", "", ""))
 
 
 def test_a_verdict_leaves_what_else_was_told() -> None:
-    told = NoticesSent(told=frozenset({"loss-nan"})).to_json(UID) or ""
+    told = NoticesSent(sent=frozenset({"loss-nan"})).to_json(UID) or ""
     seen = Seen(replace(tfjob(), annotations={**tfjob().annotations, NOTICES_ANNOTATION: told}))
     seen.follow(running(80.0), (0, 10))
     found = NoticesSent.of(seen.job.annotations, UID)
-    assert found.told == {"loss-nan"}
+    assert found.sent == {"loss-nan"}
     assert found.judged is not None
 
 

@@ -63,12 +63,12 @@ def test_a_refused_content_is_told_on_the_deployment_whenever_that_is_found() ->
     assert reason == "InvalidConfiguration"
     assert message.startswith("ConfigMap kubeflow/c: config.yaml: lend is not known")
     assert "Did you mean profiles.elastic.lend" in message
-    assert message.endswith("It stays profile fixed as before.")
+    assert message.endswith("Still in use: profile fixed.")
     followed.write(WELL)
     assert followed.listener.of_own()[1:] == [
         (
             "ConfigurationTaken",
-            "Profile elastic decides, scope annotated: ConfigMap kubeflow/c, resourceVersion 2.",
+            "Profile elastic is in use, with scope annotated: ConfigMap kubeflow/c, resourceVersion 2.",
         )
     ]
 
@@ -91,7 +91,7 @@ def test_status_says_what_decides_and_why() -> None:
     followed.write(MISPLACED)
     at_first = followed.live.status()
     assert (at_first["profile"], at_first["resourceVersion"]) == ("fixed", None)
-    assert at_first["why"] == "the default: ConfigMap kubeflow/c is refused, and nothing valid was read before"
+    assert at_first["why"] == "the default: ConfigMap kubeflow/c is invalid, and no valid one was read before"
     assert "profiles.elastic.lend" in at_first["refused"]["error"]
     followed.write(WELL)
     well = followed.live.status()
@@ -100,7 +100,7 @@ def test_status_says_what_decides_and_why() -> None:
     followed.write("profile: nonsense")
     newer = followed.live.status()
     assert (newer["profile"], newer["refused"]["resourceVersion"]) == ("elastic", "3")
-    assert newer["why"] == "ConfigMap kubeflow/c, resourceVersion 2; its newest content is refused"
+    assert newer["why"] == "ConfigMap kubeflow/c, resourceVersion 2; its newest content is invalid"
 
 
 async def test_status_is_served_beside_the_probes() -> None:

@@ -88,7 +88,7 @@ def test_all_that_people_see_agrees(deadline: str, verdicts: set[str]) -> None:
         if now_s - NOW.timestamp() > 160:
             break
         written = cluster.annotations.get(f"{PREFIX}state")
-        if written is None or cluster.state.eta is None or cluster.state.numbers_at != format_time(cluster.now):
+        if written is None or cluster.state.eta is None or cluster.state.metrics_at != format_time(cluster.now):
             continue
         refreshed += 1
         job = replace(cluster.job(), created=format_time(NOW))
@@ -124,7 +124,7 @@ def test_of_a_job_that_no_plan_knows_it_is_what_the_job_says() -> None:
     cluster = Cluster(annotations={**ELASTIC, f"{PREFIX}total-steps": "700"})
     cluster.run(130)
     state = cluster.state
-    at = moment_of(state.numbers_at)
+    at = moment_of(state.metrics_at)
     assert at is not None
     # 600 steps at 10 a second, from when that was stored: a job of this cluster stays at step 100.
     assert (state.eta, state.eta_source) == (format_time(at + timedelta(seconds=60)), "measured")

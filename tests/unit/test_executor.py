@@ -252,7 +252,7 @@ class TestResize:
         assert isinstance(error, Invalid)
         assert set(executor.refused) == {("u0", "more")}
         assert events.told == [
-            ("ResizeRefused", "j-worker-0 does not get more CPU (tried again in 60 s): exceeded quota: cpu")
+            ("ResizeRefused", "j-worker-0: CPU increase rejected (retry in 60 s): exceeded quota: cpu")
         ]
 
     @pytest.mark.parametrize(("uid", "refused"), [("u", True), ("another", False)])

@@ -24,7 +24,7 @@ from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources, Taint
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
@@ -173,7 +173,7 @@ def watched(jobs: list[WorkloadJob], nodes: list[core.Node], profile: str, **mor
     seen: list[core.Snapshot] = []
     made = build(profile, parse_profile(profile, more.pop("said", {})))
     model = more.pop("speed_model", LinearSpeedModel())
-    Simulation(jobs, nodes, model, made, check=lambda plan: seen.append(plan.snapshot), **more).run()
+    Simulation(SimulationInput(jobs, nodes, model, **more), made, check=lambda plan: seen.append(plan.snapshot)).run()
     return seen
 
 

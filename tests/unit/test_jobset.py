@@ -120,7 +120,7 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("jobs", "spec", "says"),
     [
-        ((replicated("ps"),), {}, "there is none with the name node"),
+        ((replicated("ps"),), {}, "the job named node, which trains, is missing"),
         (
             (replicated("node", 1, NODE), replicated("dataset-initializer")),
             {},
@@ -134,15 +134,19 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
         (({**replicated("node", 1, NODE), "dependsOn": [{"name": "ps"}]},), {}, "dependsOn is not supported"),
         ((replicated("node", 2, NODE, completions=4),), {}, "completions and parallelism differ"),
         ((replicated("node", 2, NODE, activeDeadlineSeconds=4),), {}, "activeDeadlineSeconds is not supported"),
-        ((replicated("node", 1, {"name": "main"}),), {}, "no container with the name node"),
+        ((replicated("node", 1, {"name": "main"}),), {}, "exactly one container must have the name node"),
         ((replicated("node", 3000, NODE),), {}, "allowed: 2000"),
         (
             (replicated("ps"), replicated("node", 1, {**NODE, "args": ["x"] * 33_000})),
             {},
             "spec.replicatedJobs[node].template.spec.template: more than 4000 values",
         ),
-        (({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},), {}, "makes no sense"),
-        (({"name": "node"},), {}, "makes no sense: KeyError"),
+        (
+            ({"name": "node", "template": {"spec": {"template": {"spec": {"containers": 7}}}}},),
+            {},
+            "its spec is invalid",
+        ),
+        (({"name": "node"},), {}, "its spec is invalid: KeyError"),
     ],
 )
 def test_what_no_tfjob_can_do_is_refused(jobs: tuple[dict[str, Any], ...], spec: dict[str, Any], says: str) -> None:

@@ -48,7 +48,7 @@ def test_no_pod_is_made_beside_one_that_moves() -> None:
     assert most_pods(cluster) == 3
     assert [each.mode for each in cluster.state.history] == ["recreate"]
     assert cluster.pods["j-worker-1"].node == "b"
-    assert "Kueue admitted 2 workers (queue team-a), and no others beside them" in str(cluster.events)
+    assert "Kueue admitted only 2 workers (queue team-a), so no pods can be prepared beside them" in str(cluster.events)
 
 
 def test_a_smaller_job_has_room_for_one_that_moves() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_tfjob.controller.job import pods as pods_module
 from elastic_tfjob.controller.job.commands import SharedCommand
-from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, TOLD_S, ReconcileContext
+from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_PER_PASS, ReconcileContext
 from elastic_tfjob.controller.job.decision import Create, Decision, ReconcileSettings, SendCommand
 from elastic_tfjob.controller.job.pods import TFConfigs, general_name, tf_config
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
@@ -111,9 +111,9 @@ def test_a_pass_of_a_rescaled_job_is_linear(names: list[str]) -> None:
     """Commands are made and compared without the names of all replicas in each; some pods a pass are told."""
     found, pods = rescaled()
     decision = decide(found, pods=pods, services=services(COUNTS), settings=IMAGE)
-    assert len(told(decision)) == TOLD_AT_ONCE
+    assert len(told(decision)) == COMMANDS_PER_PASS
     assert decision.again_at is not None
-    assert (decision.again_at - NOW).total_seconds() == TOLD_S  # and sooner when pods have heard
+    assert (decision.again_at - NOW).total_seconds() == COMMANDS_INTERVAL_S  # and sooner when pods have heard
     assert len(names) <= 4 * (WORKERS + 1)
     for _ in range(10):
         commands = told(decision)

@@ -431,7 +431,7 @@ class TestFollowingAPlan:
             None,
             Job(spec, {"Worker": ("b",)}, "rescaling"),
             state=StoredState(phase, replicas={"Worker": 1}),
-            others={"a": Resources(1000, pods=1)},
+            other_usage={"a": Resources(1000, pods=1)},
         )
         planned = plan_round(
             {"ns/j": moves},

@@ -130,7 +130,7 @@ async def test_what_is_told_is_what_the_profile_goes_by(
         needs = build(profile, parse_profile(profile, settings)).needs
         notices.by_needs(KEY, JobView(source, job), NOW, needs)
         async with asyncio.TaskGroup() as group:
-            operator.losses.tell(group)
+            operator.losses.send_due(group)
         source = operator.one(KEY)
     assert [event.reason for event in operator.events] == reasons
 
@@ -163,16 +163,16 @@ class Operator:
         source = self.one(KEY)
         self.losses.look(KEY, JobView(source, trains(read(*reports))), NOW)
         async with asyncio.TaskGroup() as group:
-            self.losses.tell(group)
+            self.losses.send_due(group)
 
     @property
-    def told(self) -> list[str]:
+    def sent(self) -> list[str]:
         assert {(event.type, event.reason) for event in self.events} <= {
             ("Warning", "LossUnusable"),
             ("Warning", "LossRises"),
         }
-        words = {"NaN": "nan", "infinite": "inf", "not reported": "absent"}
-        words |= {"since it is read": "never-fell", "fell and has risen": "rises"}
+        words = {"NaN": "nan", "infinite": "inf", "reports none": "absent"}
+        words |= {"has only risen so far": "never-fell", "has risen in the last": "rises"}
         return [state for event in self.events for word, state in words.items() if word in event.message]
 
 
@@ -181,16 +181,16 @@ async def test_each_thing_is_told_once_and_another_operator_tells_it_no_second_t
     first = Operator(server)
     for reports in ((2.0, nan), (2.0, nan), (2.0, 1.0), (2.0, nan), (2.0, inf)):
         await first.look(*reports)
-    assert first.told == ["nan", "inf"]
+    assert first.sent == ["nan", "inf"]
     second = Operator(server)
     for loss in (nan, inf):
         await second.look(2.0, loss)
     await second.look(None)
-    assert second.told == ["absent"]
+    assert second.sent == ["absent"]
     assert len(server.writes) == 3
     server.jobs["j"]["metadata"]["uid"] = "another job of the name, with a copy of the annotations"
     await second.look(2.0, nan)
-    assert second.told == ["absent", "nan"]
+    assert second.sent == ["absent", "nan"]
 
 
 async def test_a_loss_that_rises_is_told_with_what_the_job_counts_as() -> None:
@@ -199,7 +199,7 @@ async def test_a_loss_that_rises_is_told_with_what_the_job_counts_as() -> None:
     rising = (1.0, 2.0, 3.0, 4.0, 5.0)
     for reports in (rising, rising, (9.0, *rising)):
         await operator.look(*reports)
-    assert operator.told == ["never-fell", "rises"]
+    assert operator.sent == ["never-fell", "rises"]
     assert ["falls fast" in event.message for event in operator.events] == [True, False]
     assert read(*rising).of_peak is None
     assert read(9.0, *rising).of_peak == 0
@@ -210,11 +210,11 @@ async def test_what_cannot_be_stored_is_told_when_it_can() -> None:
     operator = Operator(server)
     server.refuses.add("j")
     await operator.look(nan)
-    assert operator.told == []
+    assert operator.sent == []
     server.refuses.clear()
     async with asyncio.TaskGroup() as group:
-        operator.losses.tell(group)
-    assert operator.told == ["nan"]
+        operator.losses.send_due(group)
+    assert operator.sent == ["nan"]
 
 
 async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
@@ -224,7 +224,7 @@ async def test_a_job_that_is_gone_or_has_no_room_left_is_told_nothing() -> None:
     server.jobs.clear()
     operator.losses.look(KEY, JobView(objects.TFJob.parse(tfjob("j")), trains(read(nan))), NOW)
     async with asyncio.TaskGroup() as group:
-        operator.losses.tell(group)
+        operator.losses.send_due(group)
     assert (operator.events, server.writes) == ([], [])
 
 
@@ -238,8 +238,8 @@ async def test_thousands_of_jobs_without_a_loss_are_no_storm_of_writes(monkeypat
     told = []
     for _ in range(3):
         async with asyncio.TaskGroup() as group:
-            operator.losses.tell(group)
-            operator.losses.tell(group)
+            operator.losses.send_due(group)
+            operator.losses.send_due(group)
         told.append(len(operator.events))
     assert told == [2, 4, 5]
 
@@ -269,7 +269,7 @@ async def test_a_tenant_of_many_jobs_does_not_hold_up_another(monkeypatch: pytes
     operator = crowded(server)
     for _ in range(2):
         async with asyncio.TaskGroup() as group:
-            operator.losses.tell(group)
+            operator.losses.send_due(group)
     told_ = [body["metadata"]["uid"] for body in server.writes]
     assert told_ == ["many-0-uid", "few-0-uid", "many-1-uid", "few-1-uid"]
 
@@ -283,7 +283,7 @@ async def test_a_tenant_whose_writes_never_end_leaves_room_for_others(monkeypatc
     async def rounds() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(5):
-                operator.losses.tell(group)
+                operator.losses.send_due(group)
                 await asyncio.sleep(0.01)
 
     telling = asyncio.create_task(rounds())
@@ -316,14 +316,14 @@ async def test_verdicts_and_losses_share_an_annotation_and_neither_loses_what_th
             async with asyncio.TaskGroup() as group:
                 if look_first:
                     await verdicts.look(None, group)
-                operator.losses.tell(group)
+                operator.losses.send_due(group)
                 if not look_first:
                     await verdicts.look(None, group)
     written = server.jobs["j"]["metadata"]["annotations"]
     found = NoticesSent.of(written, "j-uid")
     assert found.judged is not None
     assert (found.judged.verdict, written[VERDICT_ANNOTATION]) == ("missed", "missed")
-    assert found.told == {"loss-nan", "loss-inf", "loss-absent"}
+    assert found.sent == {"loss-nan", "loss-inf", "loss-absent"}
     assert [event.reason for event in operator.events] == ["DeadlineMissed", *["LossUnusable"] * 3]
 
 
@@ -335,10 +335,10 @@ async def test_verdicts_and_losses_share_an_annotation_and_neither_loses_what_th
         "null",
         "[" * 100_000,
         '{"uid":5}',
-        '{"uid":"u","told":5}',
-        '{"uid":"u","told":[["loss-nan"],{},"tomorrow"]}',
-        '{"uid":"v","told":["loss-nan"]}',
-        '{"told":["loss-nan"]}',
+        '{"uid":"u","sent":5}',
+        '{"uid":"u","sent":[["loss-nan"],{},"tomorrow"]}',
+        '{"uid":"v","sent":["loss-nan"]}',
+        '{"sent":["loss-nan"]}',
     ],
 )
 def test_nonsense_tells_nothing(text: str) -> None:
@@ -346,10 +346,10 @@ def test_nonsense_tells_nothing(text: str) -> None:
 
 
 def test_what_was_told_is_read() -> None:
-    both = NoticesSent(told=frozenset({"loss-inf", "loss-nan"}))
+    both = NoticesSent(sent=frozenset({"loss-inf", "loss-nan"}))
     assert NoticesSent.of({NOTICES_ANNOTATION: both.to_json("u") or ""}, "u") == both
-    newer = '{"uid":"u","told":["of-tomorrow","loss-nan"],"more":1}'
-    assert NoticesSent.of({NOTICES_ANNOTATION: newer}, "u").told == {"loss-nan"}
+    newer = '{"uid":"u","sent":["of-tomorrow","loss-nan"],"more":1}'
+    assert NoticesSent.of({NOTICES_ANNOTATION: newer}, "u").sent == {"loss-nan"}
 
 
 @pytest.mark.parametrize(

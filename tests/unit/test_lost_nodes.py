@@ -143,7 +143,7 @@ def test_a_job_is_told_what_it_waits_for(victim: str) -> None:
     job.lose(victim)
     job.waits(lambda: any(reason == "NodeLost" for reason, _ in job.events))
     (said,) = {message for reason, message in job.events if reason == "NodeLost"}
-    assert said.startswith(f"The job waits for {victim}, as node node-a does not answer")
+    assert said.startswith(f"The job waits for the end of {victim}, which may still write: node node-a does not answer")
     assert "out-of-service" in said
 
 

@@ -122,7 +122,7 @@ def test_with_the_chief_all_pods_are_made_anew() -> None:
     aim(cluster, 2, Chief=("b",), Worker=("a", "c"))
     cluster.run(40)
     assert [each.mode for each in cluster.state.history] == ["overlap", "recreate"]
-    assert "chief-0 leads the training, and moves" in str(cluster.events)
+    assert "chief-0 is the chief, and it moves to another node" in str(cluster.events)
     assert {name: pod.node for name, pod in cluster.pods.items()} == {
         "j-chief-0": "b",
         "j-ps-0": "a",
@@ -154,7 +154,7 @@ def test_other_nodes_are_wanted_meanwhile() -> None:
     aim(cluster, 2, Worker=("a", "d"))
     cluster.run(60)
     assert cluster.pods["j-worker-2"].node == "d"
-    assert "other nodes are wanted now" in str(cluster.events)
+    assert "the target now has other nodes" in str(cluster.events)
 
 
 def test_the_same_generation_is_no_move() -> None:
@@ -277,11 +277,11 @@ class TestAnnotation:
         written = orjson.loads(self.STATE.to_json())
         found = StoredState.parse(json.dumps({**written, "indexes": indexes}))
         assert found == replace(self.STATE, indexes={})
-        assert [each.startswith(f"{PREFIX}state: passed over: indexes") for each in found.problems] == [True]
+        assert [each.startswith(f"{PREFIX}state: ignored: indexes") for each in found.problems] == [True]
         found = StoredState.parse(json.dumps({**written, "next": {**written["next"], "indexes": indexes}}))
         assert self.STATE.next is not None
         assert found == replace(self.STATE, next=replace(self.STATE.next, indexes={}))
-        assert [each.startswith(f"{PREFIX}state: passed over: next.indexes") for each in found.problems] == [True]
+        assert [each.startswith(f"{PREFIX}state: ignored: next.indexes") for each in found.problems] == [True]
 
     def test_a_type_that_the_size_does_not_have_costs_no_other(self) -> None:
         """Of a newer operator, or nonsense."""

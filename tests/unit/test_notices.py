@@ -7,7 +7,7 @@ from typing import Any
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.job_view import JobView
-from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.scheduling.plan import Plan
@@ -82,7 +82,7 @@ def test_a_job_that_is_gone_meanwhile_is_passed_over() -> None:
 def described(name: str, place: str | None, uid: str = "") -> JobView:
     """A job with its checkpoints there."""
     source = replace(job(), namespace="ns", name=name, uid=uid or f"uid-{name}")
-    return JobView(source, terms=replace(terms(source), place=place))
+    return JobView(source, request=replace(job_request(source), place=place))
 
 
 def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
@@ -107,8 +107,10 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     first, second = see(described("b", "claim data, folder /x"))
     assert first[0] == "b"
     assert second[0] == "a"
-    assert first[1].startswith("CheckpointDirShared: TFJob a has its checkpoints in the same place (claim data, folder")
-    assert "TFJob b has" in second[1]
+    assert first[1].startswith(
+        "CheckpointDirShared: TFJob a writes its checkpoints to the same place (claim data, folder"
+    )
+    assert "TFJob b writes" in second[1]
     assert see(described("b", "claim data, folder /x")) == see(described("a", "claim data, folder /x")) == []
     assert len(see(described("b", "claim data, folder /x", uid="another"))) == 2
     loop.notices.follow(loop.entries["ns", "b"], None)

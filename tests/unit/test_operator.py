@@ -450,16 +450,16 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
     live.informer.seen({"metadata": metadata, "data": {"config.yaml": text}})
     (event,) = told.events
     assert event.reason == "InvalidConfiguration"
-    assert event.message.endswith("It stays profile fixed as before.")
+    assert event.message.endswith("Still in use: profile fixed.")
     assert len(event.message) <= 1024
 
 
 @pytest.mark.parametrize(
     ("profile", "parameter", "value", "said"),
     [
-        ("srtf", "oracle", "true", "only a simulation knows the truth"),
+        ("srtf", "oracle", "true", "only a simulation knows the true values"),
         ("optimus", "repack", "true", "only a simulation places a resized job again"),
-        ("optimus", "sample_points", "4", "it is learned"),
+        ("optimus", "sample_points", "4", "a live cluster learns it"),
         ("kips", "lend", "offered", "borrowing needs pools"),
     ],
 )
@@ -491,10 +491,10 @@ def test_defaults_that_no_live_cluster_can_follow_are_told_once() -> None:
         with capture_logs() as entries:
             seen = {**metadata, "resourceVersion": str(version)}
             live.informer.seen({"metadata": seen, "data": {"config.yaml": text}})
-        told.append([each for each in entries if each["event"] == "default passed over"])
+        told.append([each for each in entries if each["event"] == "default ignored"])
     (first,), *later = told
     assert (first["profile"], first["parameter"]) == ("srtf", "oracle")
-    assert "only a simulation knows the truth" in first["why"]
+    assert "only a simulation knows the true values" in first["why"]
     assert later == [[], []]
 
 

@@ -132,4 +132,4 @@ def test_what_a_target_expects_is_written_where_it_is_a_speed(expects: float | N
 
 def test_a_reason_says_what_is_expected() -> None:
     reason = Reason("marginal-gain", {"expects": 41.234, "expects_by": "fitted"})
-    assert str(reason) == "adds most speed here (marginal gain) (expects 41.2 steps/s, fitted)"
+    assert str(reason) == "this job gains most speed (marginal gain) (expects 41.2 steps/s, fitted)"

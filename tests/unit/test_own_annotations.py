@@ -70,7 +70,7 @@ FULL_STATE = StoredState(
     eta="9998-12-31T00:00:00Z",
     speeds={"1/2": 10.5},
     speed_cpu={"1/2": 250},
-    numbers_at="2026-01-02T03:04:05Z",
+    metrics_at="2026-01-02T03:04:05Z",
     starts="exec: no Python program",
 )
 
@@ -194,7 +194,7 @@ def test_keys_of_a_newer_operator_are_passed_over() -> None:
 )
 def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"generation": 0, "replicas": SIZE, **change}).decode()
-    with pytest.raises(ValueError, match=f"{PREFIX}target is not what the operator wrote there: {key} ?[a-z:]"):
+    with pytest.raises(ValueError, match=f"{PREFIX}target is invalid; only the operator may write it: {key} ?[a-z:]"):
         Target.parse(text)
 
 
@@ -219,7 +219,7 @@ def test_a_wrong_target_names_the_key(change: dict[str, Any], key: str) -> None:
 )
 def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
-    with pytest.raises(ValueError, match=f"{PREFIX}state is not what the operator wrote there: {key} ?[a-z:]"):
+    with pytest.raises(ValueError, match=f"{PREFIX}state is invalid; only the operator may write it: {key} ?[a-z:]"):
         StoredState.parse(text)
 
 
@@ -257,7 +257,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"speeds": {"": 1.0, "1/2": 10.5}}, "speeds: ''", {"1/2": 10.5}),
         ({"speeds": {"9" * 5000 + "/1": 1.0, "1/2": 10.5}}, "speeds: '9", {"1/2": 10.5}),
         ({"speed_cpu": {"1/2": 250, "1/4": 1.5}}, "speed_cpu.1/4", {"1/2": 250}),
-        ({"numbers_at": "x"}, "numbers_at", None),
+        ({"metrics_at": "x"}, "metrics_at", None),
         ({"starts": 5}, "starts", None),
         ({"stop": "x"}, "stop", None),
         ({"stop": {"request": "x"}}, "stop.request", None),
@@ -269,7 +269,7 @@ def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str,
     found = StoredState.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
     assert found is not None
     assert found == replace(FULL_STATE, **{next(iter(change)): instead})
-    assert [problem.startswith(f"{PREFIX}state: passed over: {key}") for problem in found.problems] == [True]
+    assert [problem.startswith(f"{PREFIX}state: ignored: {key}") for problem in found.problems] == [True]
     assert "problems" not in orjson.loads(found.to_json())
 
 

@@ -124,5 +124,5 @@ def test_what_is_tried_before_a_job_is_recreated(readable: bool) -> None:
         return executor.admission(job().uid)[7]
 
     assert asyncio.run(said(2)) == ""
-    refused = "exceeded quota: team: the new pods take 3 pods together, 2 is left of 3 once the old ones have gone"
+    refused = "exceeded quota: team: the new pods need 3 pods in total, 2 of 3 is left after the old pods have ended"
     assert asyncio.run(said(3)) == (refused if readable else "")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_tfjob.api.annotations import PREFIX
-from elastic_tfjob.controller.job.context import TOLD_S
+from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S
 from elastic_tfjob.controller.job.decision import (
     Change,
     Create,
@@ -136,7 +136,7 @@ class TestRollBack:
         begun = cluster.now
         cluster.until("Stable")
         assert (cluster.now - begun).total_seconds() < 30
-        self.stays(cluster, "the new worker-2 finds no node: 0/3 nodes are available")
+        self.stays(cluster, "the new worker-2 cannot be scheduled: 0/3 nodes are available")
 
     def test_new_pods_that_need_the_room_of_those_that_leave_are_made_after_them(self) -> None:
         """On full nodes a change that adds and removes pods has room for the new ones only when the others have left:
@@ -156,7 +156,7 @@ class TestRollBack:
         cluster.target(3, PS=2, Worker=1)
         cluster.until("Recreating")
         said = [message for reason, message in cluster.events if reason == "Rescaling"][-1]
-        assert said.endswith("; there is no room for its new pods before others have left")
+        assert said.endswith("; its new pods fit only after old pods have ended")
         cluster.run(30)
         assert (cluster.state.phase, dict(cluster.state.replicas)) == ("Stable", {"Chief": 1, "PS": 2, "Worker": 1})
         assert set(cluster.running.values()) == {3}
@@ -201,7 +201,7 @@ class TestRollBack:
         cluster.target(1, Worker=3)
         cluster.until("Checkpointing")
         cluster.run(3, seconds=100)
-        self.stays(cluster, "no checkpoint after")
+        self.stays(cluster, "no checkpoint and no answer from chief-0 for")
 
     @pytest.mark.parametrize("phase", ["Preparing", "Checkpointing"])
     def test_the_target_is_withdrawn(self, phase: str) -> None:
@@ -254,7 +254,7 @@ def test_the_newer_of_two_targets_wins() -> None:
     assert len(cluster.running) == 6
     assert cluster.reasons == ["Rescaling", "RescaleRolledBack", "Rescaling", "Rescaled"]
     assert "2 PS" not in cluster.events[1][1]
-    assert "1 chief + 1 PS + 4 workers is wanted now" in cluster.events[1][1]
+    assert "the target is now 1 chief + 1 PS + 4 workers" in cluster.events[1][1]
 
 
 def test_the_next_target_waits_until_all_know_what_runs() -> None:
@@ -425,7 +425,7 @@ def test_a_node_that_is_refused_after_recreate_is_not_waited_for() -> None:
     cluster.until("Stable")
     assert (cluster.now - begun).total_seconds() < 30
     said = dict(cluster.events)["Rescaled"]
-    assert said.endswith("(recreate), but worker-2 finds no node: 0/3 nodes are available: 3 Insufficient cpu.")
+    assert said.endswith("(recreate), but worker-2 cannot be scheduled: 0/3 nodes are available: 3 Insufficient cpu.")
     elsewhere = {**nodes, "Worker": ("a", "a", "c")}
     cluster.annotations[TARGET_ANNOTATION] = Target(1, size, elsewhere, reason="b is refused").to_json()
     cluster.run(5)
@@ -445,7 +445,7 @@ def test_marks_that_reach_nobody_make_no_busy_loop() -> None:
         cluster.reconcile(killed_after=0)
         assert [action for action in cluster.decision.actions if isinstance(action, SendCommand)]
         assert cluster.decision.again_at is not None
-        assert (cluster.decision.again_at - cluster.now).total_seconds() == TOLD_S
+        assert (cluster.decision.again_at - cluster.now).total_seconds() == COMMANDS_INTERVAL_S
 
 
 def test_without_a_command_the_launcher_cannot_be_injected() -> None:
@@ -890,7 +890,7 @@ class TestWithoutHook:
         cluster.run(3)
         assert cluster.state.phase == "Stable"
         assert set(cluster.reasons) == {"RescalePending"}
-        assert "waits until chief-0 reports a step, at most 300 s" in cluster.events[0][1]
+        assert "waiting until chief-0 reports a step, at most 300 s" in cluster.events[0][1]
         cluster.hook, cluster.modes, cluster.steps = True, ("overlap", "spare"), True
         cluster.run(30)
         assert [each.mode for each in cluster.state.history] == ["overlap"]

@@ -25,7 +25,7 @@ from elastic_tfjob.controller.model.quantities import (
     requests_of,
     whole,
 )
-from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.scheduling.resources import Resources
 
 from .build import decide, job
@@ -145,7 +145,7 @@ def test_a_job_with_a_strange_amount_goes_on(amount: str) -> None:
     container = {"name": "tensorflow", "image": "train", "resources": resources}
     found = job({"Worker": {"replicas": 2, "template": {"spec": {"containers": [container]}}}})
     assert len(decide(found).actions) == 4
-    assert all(0 <= part <= MAX_BYTES for part in terms(found).requests["Worker"])
+    assert all(0 <= part <= MAX_BYTES for part in job_request(found).requests["Worker"])
     group = render_pod_group(found, found.spec(), "volcano", {}, None)
     assert all(re.fullmatch(QUANTITY_PATTERN, each) for each in group["spec"]["minResources"].values())
 

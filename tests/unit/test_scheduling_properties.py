@@ -58,7 +58,7 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
         "step": draw(st.sampled_from([None, 0, 7, 2**53])),
         "total_steps": draw(st.sampled_from([None, 1, 100, 2**53])),
         "steps_per_s": draw(NUMBER),
-        "numbers_at": draw(st.sampled_from([None, draw(AT)])),
+        "metrics_at": draw(st.sampled_from([None, draw(AT)])),
         "speeds": {f"{p}/{w}": draw(NUMBER) or 1.0 for p in (0, 1, 2) for w in (0, 1, 4)},
     }
 
@@ -114,7 +114,7 @@ def described(job: TFJob, pods: tuple[Pod, ...], reports: dict[str, Report], bef
 
 def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
     """What a job takes of each node, with what it is promised."""
-    total = {name: found.others.get(name, NOTHING).plus(found.reserved.get(name, NOTHING)) for name in NODES}
+    total = {name: found.other_usage.get(name, NOTHING).plus(found.reserved.get(name, NOTHING)) for name in NODES}
     if target is None or found.job is None:
         return total
     new = {**found.bound, **{role: node for role, node in found.pending.items() if node in NODES}}
@@ -125,10 +125,12 @@ def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
                 continue
             if node in NODES and (kind, index) not in new:
                 total[node] = total[node].plus(group.request)
-            elif (there := found.bound.get((kind, index))) in NODES and found.terms is not None:
+            elif (there := found.bound.get((kind, index))) in NODES and found.request is not None:
                 # What a replica gives back is room for those that are added to its own job.
                 granted = target.cpu.get(kind, ())
-                cpu = granted[index] + found.terms.beside[kind] if index < len(granted) else group.request.cpu
+                cpu = (
+                    granted[index] + found.request.other_millicores[kind] if index < len(granted) else group.request.cpu
+                )
                 total[there] = total[there].plus(Resources(cpu=min(0, cpu - found.cpu[kind, index])))
     return total
 

@@ -225,7 +225,7 @@ def test_constraints() -> None:
 def test_not_decided_for_but_counted(found: TFJob) -> None:
     made = look(found, (bound("worker", 0), bound("worker", 1, phase="Succeeded")))
     assert made.job is None
-    assert made.others == {"n1": Resources(1000, pods=1)}
+    assert made.other_usage == {"n1": Resources(1000, pods=1)}
 
 
 def test_scope_all_decides_for_plain_jobs() -> None:
@@ -269,7 +269,7 @@ def test_between_two_targets(phase: str) -> None:
     reports = {"j-ps-0": told, "j-worker-0": told}
     assert described(elastic_job(target=target(1, 1), state=now), PODS, reports=reports).cpu_use == {}
     each = Resources(1000, pods=1)
-    assert found.others == {"n1": each, "n2": each}  # what it has not given up yet
+    assert found.other_usage == {"n1": each, "n2": each}  # what it has not given up yet
 
 
 def test_a_new_target_is_a_rescale_before_the_state_says_so_and_a_refused_one_is_none() -> None:
@@ -805,7 +805,7 @@ def test_room_that_nobody_moves_into_is_given_to_others() -> None:
     for after_s, reserved in ((0, 2000), (299, 2000), (300, 1000), (400, 1000)):
         now = when + timedelta(seconds=after_s)
         before = scheduled_job(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
-        together = before.others.get("n1", Resources()).plus(before.reserved.get("n1", Resources()))
+        together = before.other_usage.get("n1", Resources()).plus(before.reserved.get("n1", Resources()))
         assert together == Resources(reserved, pods=reserved // 1000), after_s
     there = scheduled_job(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
     assert there.job is not None, "it came after all"
@@ -843,10 +843,10 @@ def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
     )
     for after_s, others in ((0, 0), (59, 0), (60, 1000)):
         before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
-        assert before.others.get("n1", Resources()) == Resources(others), after_s
-        assert before.others.get("n1", Resources()).plus(before.reserved["n1"]) == Resources(3000, pods=2)
+        assert before.other_usage.get("n1", Resources()) == Resources(others), after_s
+        assert before.other_usage.get("n1", Resources()).plus(before.reserved["n1"]) == Resources(3000, pods=2)
     given = scheduled_job(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
-    assert (given.others, given.overdue_since_s) == ({}, None)
+    assert (given.other_usage, given.overdue_since_s) == ({}, None)
 
 
 @pytest.mark.parametrize("written", [1, 500, 10**6, 10**9])
@@ -964,14 +964,14 @@ def test_kueues_jobs_stay_within_what_was_admitted() -> None:
     queued = replace(elastic_job(workers=2, said={"target-workers": "3"}), queue="team-a")
     found = look(queued)
     assert found.job is not None
-    assert found.terms is not None
+    assert found.request is not None
     worker = found.job.spec.groups[1]
     assert (worker.minimum, worker.maximum, found.job.spec.fixed_cpu) == (1, 2, True)
-    assert "Kueue admitted 2 workers (queue team-a)" in found.terms.problems[0]
+    assert "Kueue admitted 2 workers (queue team-a)" in found.request.problems[0]
     fewer = look(replace(elastic_job(workers=2, said={"target-workers": "1"}), queue="team-a"))
     assert fewer.job is not None
-    assert fewer.terms is not None
-    assert (fewer.job.spec.groups[1].maximum, fewer.terms.problems) == (1, [])
+    assert fewer.request is not None
+    assert (fewer.job.spec.groups[1].maximum, fewer.request.problems) == (1, [])
     metadata = {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "namespace": "n", "name": "j", "uid": "u"}
     assert TFJob.parse({"metadata": {**metadata, "resourceVersion": "1"}}).queue == "q"
 

@@ -81,7 +81,7 @@ def test_it_goes_on_at_its_step(annotations: dict[str, str]) -> None:
     job.target(2)
     job.run(15)
     assert set(job.running.values()) == {2}
-    assert job.stages[-1] == ("Resumed", "Goes on at step 100 with 1 chief + 1 PS + 2 workers, no step lost")
+    assert job.stages[-1] == ("Resumed", "Resumed at step 100 with 1 chief + 1 PS + 2 workers, no step lost")
     assert job.state.stop is None
     assert job.reason == "TFJobRunning"
 
@@ -93,7 +93,7 @@ def test_what_is_lost_is_told() -> None:
     job.resumes_at = 60
     job.target(2)
     job.run(15)
-    assert job.stages[-1][1] == "Goes on at step 60 with 1 chief + 1 PS + 2 workers, 40 steps are lost"
+    assert job.stages[-1][1] == "Resumed at step 60 with 1 chief + 1 PS + 2 workers, 40 steps are lost"
 
 
 class TestTheLimit:
@@ -111,8 +111,8 @@ class TestTheLimit:
         assert (job.state.phase, job.pods) == ("Waiting", {})
         assert job.stages[1] == (
             "CheckpointMissed",
-            f"Ends without a new checkpoint (no checkpoint within 60 s{why}) and will go on from its checkpoint of "
-            "step 70: at most 30 steps are lost",
+            f"Stopping without a new checkpoint (no checkpoint within 60 s{why}). It will resume from its checkpoint "
+            "of step 70: at most 30 steps are lost",
         )
         assert job.stages[2][1] == "Stopped, at most 30 steps are lost: others go before it"
         lost = [count.amount for count in job.counted if count.what == "stop_lost_steps"]
@@ -124,8 +124,8 @@ class TestTheLimit:
         job.launchers["j-chief-0"].saves = "never"
         job.preempt()
         job.run(75)
-        assert job.stages[1][1].endswith("its newest checkpoint: how many steps are lost is not known")
-        assert "it will go on from its newest checkpoint" in job.stages[2][1]
+        assert job.stages[1][1].endswith("its newest checkpoint: the number of lost steps is unknown")
+        assert "it will resume from its newest checkpoint" in job.stages[2][1]
 
     def test_an_operator_that_was_away_listens_first(self) -> None:
         """The checkpoint was made meanwhile; the limit is over, and nobody has said so to this operator yet."""
@@ -163,7 +163,7 @@ class TestNobodyToAsk:
     def test_an_older_launcher(self) -> None:
         job = Stopped()
         job.old_launchers = True
-        assert "its launcher is of an older version" in self.ended(job)
+        assert "its launcher has an older version" in self.ended(job)
 
     def test_no_hook(self) -> None:
         job = Stopped()
@@ -180,7 +180,7 @@ class TestNobodyToAsk:
         job.preempt()
         job.run(8)
         assert (job.state.phase, job.pods) == ("Waiting", {})
-        assert "no step since it began" in job.stages[1][1]
+        assert "no step since it started" in job.stages[1][1]
         (waited, stops) = job.counted
         assert (waited.what, stops.what) == ("stop_wait_seconds", "stops")
         assert waited.amount <= 2

@@ -147,7 +147,7 @@ class TestNewer:
         """What was measured is forgotten, each of it with an event; the job goes on with the pods that it has."""
         job = _situation(name)
         other = {"of_tomorrow": 1}
-        figures = {"step": other, "steps_per_s": [1.0], "eta": other, "speeds": {"1/2/1": 3.0}, "numbers_at": 0}
+        figures = {"step": other, "steps_per_s": [1.0], "eta": other, "speeds": {"1/2/1": 3.0}, "metrics_at": 0}
         _edit(job, STATE_ANNOTATION, outcomes=5, **figures)
         job.events.clear()
         assert _ends(job) == _plain_ends(name)

@@ -19,7 +19,7 @@ from elastic_tfjob.api.reading import (
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec, oversized
 from elastic_tfjob.controller.model import job as job_module
 from elastic_tfjob.controller.planning.job_view import scheduled_job
-from elastic_tfjob.controller.planning.request import terms
+from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.controller.planning.round import ObservedJob, describe_all
 
 from .build import NOW, decide, job, pod, replicas, services
@@ -136,7 +136,7 @@ def test_what_is_too_large_is_refused_and_said(name: str) -> None:
     assert (event.reason, says in event.message) == ("TFJobFailedValidation", True), event.message
     assert event.message.startswith("spec.tfReplicaSpecs[Worker].template")
     with pytest.raises(InvalidTFJob):
-        terms(refused)
+        job_request(refused)
 
 
 def test_all_templates_together() -> None:
@@ -192,9 +192,7 @@ def test_a_running_job_that_is_refused_now_is_left_alone_and_told() -> None:
         decision = decide(refused, pods=pods, services=services({"Worker": 2}))
         assert (decision.actions, decision.status, decision.counts) == ((), None, ())
         (event,) = decision.events
-        assert event.message.endswith(
-            "; its pods are left alone, and nothing is done for them, until the spec is corrected"
-        )
+        assert event.message.endswith("; its pods are neither changed nor replaced until the spec is corrected")
         assert "tolerations: 65 entries; allowed: 64" in event.message
         assert len(event.message) <= 1024
 
@@ -210,7 +208,7 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
         {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=()
     )[refused.key]
     assert isinstance(described.error, InvalidTFJob)
-    assert (described.found.job, described.found.others["n"].cpu) == (None, 2000)
+    assert (described.found.job, described.found.other_usage["n"].cpu) == (None, 2000)
 
 
 def test_no_sample_comes_near() -> None:

@@ -46,7 +46,7 @@ STATES = st.fixed_dictionaries(
         "refused": st.fixed_dictionaries({"generation": GENERATIONS, "reason": st.just(""), "at": TIMES}),
         "step": LARGE,
         "total_steps": LARGE,
-        "numbers_at": TIMES,
+        "metrics_at": TIMES,
         "starts": st.sampled_from(["fork", "exec: why", "", 5]),
         "indexes": INDEXES,
         "uid": st.sampled_from(["", UID, "another"]),

@@ -267,7 +267,7 @@ async def test_one_that_waits_for_a_size_that_does_not_fit_is_told_so(monkeypatc
     assert world.server.jobs["big"]["metadata"]["annotations"][VERDICT_ANNOTATION] == "unattainable"
     words = [event.message for _, event in world.events if event.reason == "DeadlineUnattainable"]
     assert len(words) == 1
-    assert "1 worker would do (which the cluster does not have room for" in words[0]
+    assert "1 worker would meet it (more than fit the cluster" in words[0]
 
 
 async def test_a_bug_in_what_is_told_of_deadlines_fails_no_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ class TestFirstStep:
         assert cluster.state.refused.generation == 1
         assert messages(cluster, "RescaleUndone") == [
             f"From 1 chief + 1 PS + 2 workers to 1 chief + 1 PS + 3 workers ({mode}), but no step was made: chief-0: "
-            "the program ended with exit code 1: ValueError: Shape mismatch. Training continues at 1 chief + 1 PS + "
+            "the program ended with exit code 1: ValueError: Shape mismatch. Training continues with 1 chief + 1 PS + "
             "2 workers"
         ]
         assert messages(cluster, "Rescaled")[-1].startswith(
@@ -89,7 +89,7 @@ class TestFirstStep:
         cluster.run(20)
         assert cluster.state.replicas == cluster.types
         assert set(cluster.running.values()) == {2}
-        assert "none was seen for" in messages(cluster, "RescaleUndone")[0]
+        assert "none was reported for" in messages(cluster, "RescaleUndone")[0]
 
     @pytest.mark.parametrize("phase", ["Switching", "Recreating"])
     @pytest.mark.parametrize("writes", range(5))
@@ -114,8 +114,8 @@ class TestFirstStep:
         assert cluster.state.generation == 2
         assert len(messages(cluster, "RescaleUndone")) == 1
         assert messages(cluster, "ReturnFailed") == [
-            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made there "
-            "either: none was seen for 601 s. Its restart policy decides now"
+            "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers (recreate), but no step was made at this "
+            "size either: none was reported for 601 s. From now on its restart policy applies"
         ]
         assert cluster.state.trained is None
 
@@ -136,10 +136,10 @@ class TestFirstStep:
         cluster.run(660)
         assert cluster.state.generation == 1
         assert not messages(cluster, "RescaleUndone")
-        assert "but no step was seen for 600 s" in messages(cluster, "Rescaled")[0]
+        assert "but no step was reported for 600 s" in messages(cluster, "Rescaled")[0]
 
     def test_a_move(self) -> None:
-        """The same size on other nodes returns to the nodes before."""
+        """The same size on other nodes returns to its previous nodes."""
         nodes = {"Chief": ("a",), "PS": ("a",), "Worker": ("a", "a")}
         cluster = Cluster()
         cluster.annotations[TARGET_ANNOTATION] = Target(0, cluster.types, nodes, reason="begins").to_json()
@@ -151,7 +151,7 @@ class TestFirstStep:
         assert {pod.node for pod in cluster.pods.values()} == {"a"}
         assert cluster.state.nodes == nodes
         assert set(cluster.running.values()) == {2}
-        assert "Training continues at the nodes before" in messages(cluster, "RescaleUndone")[0]
+        assert "Training continues on its previous nodes" in messages(cluster, "RescaleUndone")[0]
 
     def test_a_newer_target_is_not_followed_under_an_old_number(self) -> None:
         """The generation that returns is newer than each target, so that the next one can be told from those before."""
@@ -286,9 +286,9 @@ class TestPreparedBesideItself:
             cluster.run(12)
         assert modes == ["overlap", "overlap", "spare", "spare", "recreate"]
         told = messages(cluster, "Rescaling")
-        assert "in mode overlap a program has not come up 2 times beside the running one" in told[2]
+        assert "in mode overlap, 2 programs failed to start beside the running one" in told[2]
         assert "Address already in use" in told[2]
-        assert "in mode overlap and spare a program has not come up 2 times" in told[4]
+        assert "in mode overlap and spare, 2 programs failed to start" in told[4]
         assert cluster.state.replicas["Worker"] == 3
         assert "Address already in use" in messages(cluster, "Rescaled")[0]
 

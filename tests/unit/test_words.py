@@ -46,7 +46,7 @@ KEYS = st.sampled_from(
     [
         "generation", "replicas", "nodes", "cpu", "reason", "declared", "uid", "phase", "slot", "since", "next", "mode",
         "before", "after", "refused", "at", "history", "downtime_s", "lost_steps", "step", "total_steps", "steps_per_s",
-        "eta", "speeds", "speed_cpu", "numbers_at", "rescales", "last_downtime_s", "Worker", "PS", "1/2", "modes",
+        "eta", "speeds", "speed_cpu", "metrics_at", "rescales", "last_downtime_s", "Worker", "PS", "1/2", "modes",
         "launcher", "prepared", "switch", "state", "why", "checkpoint", "path", "bytes", "memory", "hook", "loss",
         "profile", "profiles", "kips", "rescale", "status", "interval_s", "max_requests_per_s", "tfReplicaSpecs",
         "runPolicy", "template", "spec", "containers", "name", "conditions", "replicaStatuses", "startTime", "",
@@ -99,7 +99,7 @@ def check_state(found: StoredState) -> None:
     check_target(Target(found.generation, found.replicas, found.nodes, found.cpu, found.reason))
     assert found.slot in (0, 1)
     assert found.next is not None or not found.rescaling
-    for text in (found.since, found.eta, found.numbers_at, found.refused and found.refused.at):
+    for text in (found.since, found.eta, found.metrics_at, found.refused and found.refused.at):
         assert not text or EARLIEST <= parse_time(text) <= LATEST
     assert found.total_steps is None or 0 <= found.total_steps <= MAX_STEPS
 
@@ -169,7 +169,7 @@ STATES = st.builds(
     eta=st.none() | TIMES,
     speeds=st.dictionaries(st.just("1/2"), RATES),
     speed_cpu=st.dictionaries(st.just("1/2"), st.integers(0, MAX_MILLICORES)),
-    numbers_at=st.none() | TIMES,
+    metrics_at=st.none() | TIMES,
 )
 
 

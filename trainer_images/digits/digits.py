@@ -187,38 +187,42 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all, by all workers")
-    parser.add_argument("--batch-size", type=int, default=32, help="images a step")
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps of all workers")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per step")
     parser.add_argument(
         "--batch",
         choices=["fixed", "scaled"],
         default="scaled",
-        help="fixed: --batch-size is that of all workers together; scaled: each worker's",
+        help="fixed: --batch-size is the total of all workers; scaled: each worker has its own batch of this size",
     )
-    parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="learning rate")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
     parser.add_argument(
         "--evaluate-every",
         type=int,
         default=0,
         metavar="STEPS",
-        help="at most so often, and at the end; 0: in each report",
+        help="evaluate every STEPS steps and at the end; 0: in each report",
     )
     parser.add_argument(
         "--at-most",
         type=float,
         default=0.0,
         metavar="STEPS",
-        help="a second, however fast the machine is; 0: as many as it can",
+        help="maximum steps per second; 0: no limit",
     )
-    parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument(
+        "--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="seconds between checkpoints"
+    )
     parser.add_argument("--hidden", type=int, default=128, help="units of the hidden layer")
-    parser.add_argument("--embedding-mb", type=int, default=0, help="MiB of a table of weights, for a large model")
+    parser.add_argument(
+        "--embedding-mb", type=int, default=0, help="size in MiB of an additional table of weights, for a large model"
+    )
     parser.add_argument(
         "--data",
         default="",
         metavar="FOLDER",
-        help="with train.csv.gz and held_out.csv.gz; not absolute: below the job's checkpoint-dir",
+        help="folder with train.csv.gz and held_out.csv.gz; a relative one is below the job's checkpoint-dir",
     )
     options = parser.parse_args()
     if options.data:

@@ -42,10 +42,12 @@ class Report(keras.callbacks.Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all")
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
     options = parser.parse_args()
-    assert keras.__version__.startswith("3."), f"this is Keras {keras.__version__}: see keras_digits.py"
+    assert keras.__version__.startswith("3."), (
+        f"this program needs Keras 3, found {keras.__version__}; use keras_digits.py"
+    )
 
     table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
     images, labels = table[:, :-1] / 16, table[:, -1].astype(np.int64)

@@ -37,9 +37,9 @@ def strategy_of(config: dict) -> tf.distribute.Strategy:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all")
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, of all workers together")
-    parser.add_argument("--steps-per-epoch", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step, in total for all workers")
+    parser.add_argument("--steps-per-epoch", type=int, default=100, help="training steps per epoch")
     options = parser.parse_args()
 
     strategy = strategy_of(json.loads(os.environ.get("TF_CONFIG") or "{}"))

@@ -23,8 +23,8 @@ BATCH_SIZE, RATE = 64, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all")
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
     options = parser.parse_args()
 
     strategy = (

@@ -21,10 +21,14 @@ BATCH_SIZE, RATE = 32, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all, by all workers")
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
-    parser.add_argument("--checkpoint-every", type=float, default=2.0, metavar="SECONDS")
-    parser.add_argument("--at-most", type=float, default=0.0, metavar="STEPS", help="a second; 0: as many as it can")
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps of all workers")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
+    parser.add_argument(
+        "--checkpoint-every", type=float, default=2.0, metavar="SECONDS", help="seconds between checkpoints"
+    )
+    parser.add_argument(
+        "--at-most", type=float, default=0.0, metavar="STEPS", help="maximum steps per second; 0: no limit"
+    )
     options = parser.parse_args()
 
     tf.disable_eager_execution()

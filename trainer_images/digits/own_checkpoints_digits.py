@@ -24,10 +24,12 @@ BATCH_SIZE, RATE = 64, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="batches to train in all")
-    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
-    parser.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS")
-    parser.add_argument("--at-most", type=float, default=0.0, metavar="STEPS", help="a second; 0: as many as it can")
+    parser.add_argument("--steps", type=int, default=2000, help="total training steps")
+    parser.add_argument("--report-every", type=int, default=100, metavar="STEPS", help="steps between two reports")
+    parser.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="steps between checkpoints")
+    parser.add_argument(
+        "--at-most", type=float, default=0.0, metavar="STEPS", help="maximum steps per second; 0: no limit"
+    )
     options = parser.parse_args()
 
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")  # a job of one replica has none

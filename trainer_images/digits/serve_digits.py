@@ -212,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
             version = {"version": str(self.server.version), "state": "AVAILABLE", "status": status}
             self._answer(200, {"model_version_status": [version]})
         else:
-            self._answer(404, {"error": f"not found; there are /healthz and /v1/models/{NAME}"})
+            self._answer(404, {"error": f"not found; allowed: /healthz and /v1/models/{NAME}"})
 
     def do_POST(self) -> None:
         self.server.count(1)
@@ -268,9 +268,9 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8501, help="0: any that is free")
-    parser.add_argument("--model-dir", type=Path, default=Path("/tmp/models") / NAME)
-    parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--port", type=int, default=8501, help="port to serve on; 0: any free port")
+    parser.add_argument("--model-dir", type=Path, default=Path("/tmp/models") / NAME, help="folder of model versions")
+    parser.add_argument("--drain", type=float, default=5.0, metavar="SECONDS", help="seconds to serve after SIGTERM")
     options = parser.parse_args()
 
     version = newest(options.model_dir)
@@ -291,7 +291,7 @@ def main() -> None:
     time.sleep(options.drain)
     server.shutdown()
     server.server_close()
-    sys.exit(0 if server.finish() else f"requests were not answered within {FINISH_S} s")
+    sys.exit(0 if server.finish() else f"some requests were not answered within {FINISH_S} s")
 
 
 if __name__ == "__main__":

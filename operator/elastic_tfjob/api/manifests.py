@@ -81,8 +81,8 @@ def _parts(text: str) -> Iterator[str]:
             continue
         after = line.removeprefix(_SEPARATOR).strip()
         if after and not after.startswith("#"):
-            said = f"only a comment may follow {_SEPARATOR}, not {describe(after)}"
-            raise ValueError(f"not YAML: line {number}: {said}")
+            problem = f"only a comment may follow {_SEPARATOR}, not {describe(after)}"
+            raise ValueError(f"not YAML: line {number}: {problem}")
         yield "".join(lines)
         lines = []
     yield "".join(lines)
@@ -191,7 +191,7 @@ class _Reader:
     def _count(self, depth: int) -> None:
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
-            raise ValueError(f"larger or deeper than any object; allowed: {_VALUES} values and a depth of {_DEEPEST}")
+            raise ValueError(f"too large or nested too deeply; allowed: {_VALUES} values and a depth of {_DEEPEST}")
 
     def _value(self, node: yaml.Node, depth: int) -> Any:
         self._count(depth)

@@ -46,15 +46,15 @@ def converted(raw: dict[str, Any], strict: Strict) -> tuple[dict[str, Any], list
     conversion.run(strict)
     if conversion.problems:
         raise CannotConvert(conversion.problems)
-    return conversion.job, conversion.said
+    return conversion.job, conversion.changes
 
 
 class _Conversion:
-    """One job during conversion. `said` has the changes, `problems` the reasons why it cannot be converted."""
+    """One job during conversion. `changes` has the changes, `problems` the reasons why it cannot be converted."""
 
     def __init__(self, job: dict[str, Any], version: str) -> None:
         self.job = job
-        self.said: list[str] = []
+        self.changes: list[str] = []
         self.problems: list[str] = []
         self._version = version
 
@@ -76,15 +76,15 @@ class _Conversion:
     def _head(self) -> None:
         job, wanted = self.job, f"{GROUP}/{VERSION}"
         if job.get("apiVersion") != wanted:
-            self.said.append(f"apiVersion: changed from {job['apiVersion']} to {wanted}")
+            self.changes.append(f"apiVersion: changed from {job['apiVersion']} to {wanted}")
             job["apiVersion"] = wanted
         if job.get("kind") != KIND:
-            self.said.append(f"kind: changed from {job['kind']} to {KIND}")
+            self.changes.append(f"kind: changed from {job['kind']} to {KIND}")
             job["kind"] = KIND
         if self._version == VERSION:
             return
         if job.pop("status", None):
-            self.said.append("status: removed, because the operator writes it")
+            self.changes.append("status: removed, because the operator writes it")
         metadata = job.get("metadata")
         if isinstance(metadata, dict):
             removed = [name for name in _SERVERS_OWN if metadata.pop(name, None) is not None]
@@ -92,7 +92,7 @@ class _Conversion:
             if isinstance(notes, dict):
                 removed += [f"annotations[{name}]" for name in _OTHERS_OWN if notes.pop(name, None) is not None]
             if removed:
-                self.said.append(f"metadata: {', '.join(removed)} removed, because they belong to the old object")
+                self.changes.append(f"metadata: {', '.join(removed)} removed, because they belong to the old object")
 
     def _replicas(self, spec: dict[str, Any]) -> None:
         """Turn `replicaSpecs`, a list in v1alpha1, into `tfReplicaSpecs`, and give types v1's spelling."""
@@ -100,7 +100,7 @@ class _Conversion:
         old = spec.pop(place, None)
         spec["tfReplicaSpecs"] = self._from_list(place, old) if isinstance(old, list) else old
         if place == "replicaSpecs" or isinstance(old, list):
-            self.said.append(f"spec.{place}: changed to spec.tfReplicaSpecs, an object by replica type")
+            self.changes.append(f"spec.{place}: changed to spec.tfReplicaSpecs, an object by replica type")
         types = spec.get("tfReplicaSpecs")
         if not isinstance(types, dict):
             self.problems.append(f"spec.tfReplicaSpecs is {describe(types)}; allowed: an object by replica type")
@@ -110,7 +110,7 @@ class _Conversion:
         for name, replica in types.items():
             right = str(canonical.get(name.lower(), name))
             if right != name:
-                self.said.append(f"spec.tfReplicaSpecs: {name} renamed to {right}")
+                self.changes.append(f"spec.tfReplicaSpecs: {name} renamed to {right}")
             if right in found:
                 self.problems.append(f"spec.tfReplicaSpecs: {right} is given twice")
             if not isinstance(replica, dict):
@@ -122,7 +122,7 @@ class _Conversion:
             found[right] = replica
         spec["tfReplicaSpecs"] = found
         if "Master" in found and self._version != VERSION:
-            self.said.append(
+            self.changes.append(
                 "spec.tfReplicaSpecs[Master]: kept, so that TF_CONFIG names it as before. TensorFlow 2 expects a "
                 "chief; rename it to Chief if the program does too"
             )
@@ -147,7 +147,7 @@ class _Conversion:
             pod = replica["template"].get("spec")
             if "restartPolicy" not in replica and isinstance(pod, dict) and pod.get("restartPolicy"):
                 replica["restartPolicy"] = pod.pop("restartPolicy")
-                self.said.append(
+                self.changes.append(
                     f"{where}.template.spec.restartPolicy: moved next to replicas, because v1 ignores it in the "
                     "template"
                 )
@@ -168,7 +168,7 @@ class _Conversion:
             if isinstance(each, dict) and (each.get("containerPort"), each.get("protocol", "TCP")) != (port, "TCP")
         ]
         trainer["ports"] = [*others, {"name": PORT_NAME, "containerPort": port}]
-        self.said.append(f"{where}.tfPort: moved to the port {PORT_NAME} of the container {CONTAINER}")
+        self.changes.append(f"{where}.tfPort: moved to the port {PORT_NAME} of the container {CONTAINER}")
 
     def _policies(self, spec: dict[str, Any]) -> None:
         """Move policies from spec into runPolicy."""
@@ -184,16 +184,16 @@ class _Conversion:
                     continue
                 value = owner.pop(old)
                 if value is None:
-                    self.said.append(f"{place}.{old}: removed, because it is null")
+                    self.changes.append(f"{place}.{old}: removed, because it is null")
                 elif policy.get(new) not in (None, value):
                     both = f"{describe(value)} and {describe(policy[new])}"
                     self.problems.append(f"{place}.{old} and spec.runPolicy.{new} differ: {both}")
                 else:
                     policy[new] = value
-                    self.said.append(f"{place}.{old}: moved to spec.runPolicy.{new}")
+                    self.changes.append(f"{place}.{old}: moved to spec.runPolicy.{new}")
         if self._version != VERSION and policy.get("cleanPodPolicy") is None:
             policy["cleanPodPolicy"] = "Running"
-            self.said.append(
+            self.changes.append(
                 f"spec.runPolicy.cleanPodPolicy: set to Running, the default in {self._version}; v1's default is None"
             )
         if policy:
@@ -210,15 +210,17 @@ class _Conversion:
                 pod = replica.get("template", {}).get("spec") if isinstance(replica.get("template"), dict) else None
                 if isinstance(pod, dict):
                     pod.setdefault("schedulerName", scheduler)
-            self.said.append("spec.schedulerName: moved to the template of each replica type")
+            self.changes.append("spec.schedulerName: moved to the template of each replica type")
         if image := spec.pop("tfImage", None):
             without = [each for replica in types.values() for each in _containers(replica) if not each.get("image")]
             for container in without:
                 container["image"] = image
             use = "moved to containers without an image" if without else "removed, because all containers have an image"
-            self.said.append(f"spec.tfImage: {use}")
+            self.changes.append(f"spec.tfImage: {use}")
         if spec.pop("tensorboard", spec.pop("tensorBoard", None)) is not None:
-            self.said.append("spec.tensorboard: removed, because v1 does not start TensorBoard; run it as a Deployment")
+            self.changes.append(
+                "spec.tensorboard: removed, because v1 does not start TensorBoard; run it as a Deployment"
+            )
         self._termination(spec.pop("terminationPolicy", None), types)
 
     def _termination(self, policy: Any, types: dict[str, Any]) -> None:
@@ -230,23 +232,23 @@ class _Conversion:
         name, index = str(chief.get("replicaName") or "MASTER").lower(), chief.get("replicaIndex") or 0
         leads = next((each for each in ("Chief", "Master") if each in types), "Worker")
         if (name, index) in ((leads.lower(), 0), ("chief" if leads == "Master" else "master", 0)):
-            self.said.append(f"spec.terminationPolicy: removed, because v1 always ends a job with its {leads} 0")
+            self.changes.append(f"spec.terminationPolicy: removed, because in v1 a job ends when its {leads} 0 does")
         else:
-            said = f"v1 always ends a job with its {leads} 0"
-            self.problems.append(f"spec.terminationPolicy names {describe(name)} {describe(index)}: {said}")
+            problem = f"in v1 a job ends when its {leads} 0 does"
+            self.problems.append(f"spec.terminationPolicy names {describe(name)} {describe(index)}: {problem}")
 
     def _containers(self, where: str, replica: dict[str, Any]) -> None:
         containers = _containers(replica)
         if len(containers) == 1 and containers[0].get("name") != CONTAINER:
-            said = f"{where}: container {describe(containers[0].get('name'))} renamed to {CONTAINER}, as v1 requires"
-            self.said.append(said)
+            change = f"{where}: container {describe(containers[0].get('name'))} renamed to {CONTAINER}, as v1 requires"
+            self.changes.append(change)
             containers[0]["name"] = CONTAINER
         for container in containers:
             resources = container.get("resources")
             for part in (resources or {}).values() if isinstance(resources, dict) else ():
                 if isinstance(part, dict) and _OLD_GPU in part:
                     part.setdefault(_GPU, part.pop(_OLD_GPU))
-                    self.said.append(f"{where}: {_OLD_GPU} renamed to {_GPU}")
+                    self.changes.append(f"{where}: {_OLD_GPU} renamed to {_GPU}")
 
     def _schema(self, strict: Strict) -> None:
         """Remove fields that v1 does not have, and convert values of a wrong type if nothing is lost."""
@@ -255,13 +257,13 @@ class _Conversion:
             if misfit.unknown:
                 del owner[key]
                 hint = f"; did you mean {misfit.right}?" if misfit.right else ""
-                self.said.append(f"{misfit.path}: removed, because v1 has no such field{hint}")
+                self.changes.append(f"{misfit.path}: removed, because v1 has no such field{hint}")
                 continue
             value = None if misfit.kind == "" else _of_kind(misfit.kind, owner[key])
             if value is None:
                 self.problems.append(f"{misfit.path}: {misfit.text}{f': {misfit.right}' if misfit.right else ''}")
             else:
-                self.said.append(f"{misfit.path}: changed from {describe(owner[key])} to {describe(value)}")
+                self.changes.append(f"{misfit.path}: changed from {describe(owner[key])} to {describe(value)}")
                 owner[key] = value
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_DURATION_S",
     "MAX_ENTRIES",
     "MAX_GENERATION",
+    "MAX_LISTED_TROUBLES",
     "MAX_MEMORY_NAME",
     "MAX_MEMORY_NUMBERS",
     "MAX_MILLICORES",
@@ -42,7 +43,6 @@ __all__ = [
     "MAX_STEPS",
     "MAX_TEMPLATE_VALUES",
     "MAX_TEXT",
-    "MAX_TOLD_TROUBLES",
     "MAX_TROUBLES_TEXT",
     "MAX_UID",
     "MAX_VALUE",
@@ -145,7 +145,7 @@ MAX_WORD: Final = 64
 MAX_TEXT: Final = 1024
 """Characters of a sentence in an event or condition, or of a path. An event's message allows no more."""
 
-MAX_TOLD_TROUBLES: Final = 20
+MAX_LISTED_TROUBLES: Final = 20
 """Reasons why pods do not run that one reconciliation of a job reports; of further ones, it reports the number."""
 
 MAX_TROUBLES_TEXT: Final = 4096
@@ -402,8 +402,8 @@ class _Loader(yaml.SafeLoader):
             left = set(found)
             for key, _ in node.value:
                 if (name := self.construct_object(key, deep=True)) not in left:
-                    said = f"the key {describe(name)} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                    problem = f"the key {describe(name)} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 left.remove(name)
         return found
 

@@ -164,7 +164,7 @@ class NodeHistory(_Model):
             raise ValueError("back_s needs lost_s")
         times = [t for t in (self.added_s, self.lost_s, self.back_s) if t is not None]
         if any(one >= other for one, other in itertools.pairwise(times)):
-            raise ValueError("added_s, lost_s and back_s must rise")
+            raise ValueError("added_s, lost_s and back_s must be in rising order")
         return self
 
 
@@ -209,7 +209,7 @@ def wrong_places(e: ValidationError, model: type[BaseModel] | None = None) -> li
     errors = e.errors(include_url=False, include_context=False)
     inside = {error["loc"][:length] for error in errors for length in range(1, len(error["loc"]))}
     return few(
-        f"{_place(error['loc'])}{_said(error['type'], error['msg'])} "
+        f"{_place(error['loc'])}{_message_of(error['type'], error['msg'])} "
         f"(found {describe(error['input'])}){_meant(error['type'], error['loc'], error['msg'], error['input'], model)}"
         for error in errors
         # pydantic also reports a list with invalid items as too short.
@@ -255,7 +255,11 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
     return [model for each in get_args(annotation) for model in _models_in(each)]
 
 
-def _said(kind: str, message: str) -> str:
+def _message_of(kind: str, message: str) -> str:
     """The message after the place, for people who write YAML and do not know pydantic."""
-    said = _PLAINLY.get(kind, message).removeprefix("Value error, ")
-    return f" {said.removeprefix('Input ')}" if said.startswith(("is ", "Input should ", "should ")) else f": {said}"
+    problem = _PLAINLY.get(kind, message).removeprefix("Value error, ")
+    return (
+        f" {problem.removeprefix('Input ')}"
+        if problem.startswith(("is ", "Input should ", "should "))
+        else f": {problem}"
+    )

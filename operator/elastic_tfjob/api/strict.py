@@ -89,7 +89,7 @@ class Strict:
         if kind is None:
             return
         if not _is(kind, value):
-            yield Misfit(path, f"it is {_said(value)}; allowed: {_KINDS.get(kind, kind)}", kind=kind)
+            yield Misfit(path, f"it is {_value_text(value)}; allowed: {_KINDS.get(kind, kind)}", kind=kind)
         elif isinstance(value, dict):
             yield from self._object(schema, value, path)
         elif isinstance(value, list):
@@ -206,21 +206,21 @@ def _is(kind: str, value: object) -> bool:
     return isinstance(value, {"object": dict, "array": list, "string": str, "boolean": bool}[kind])
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else describe(value)
 
 
 def _int_or_string(schema: Schema, value: object, path: Path) -> Iterator[Misfit]:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        said = "put it in quotes" if isinstance(value, float) else "allowed: a whole number or a string"
-        yield Misfit(path, f"it is {_said(value)}: {said}", kind="string" if isinstance(value, float) else "")
+        hint = "put it in quotes" if isinstance(value, float) else "allowed: a whole number or a string"
+        yield Misfit(path, f"it is {_value_text(value)}: {hint}", kind="string" if isinstance(value, float) else "")
     elif (pattern := schema.get("pattern")) and not re.search(pattern, str(value)):
         yield Misfit(path, f"{describe(value)} is not a quantity such as 500m, 2 or 4Gi")
 
 
 def _scalar(schema: Schema, value: Any, path: Path) -> Iterator[Misfit]:
     if (allowed := schema.get("enum")) and value not in allowed:
-        yield Misfit(path, f"it is {_said(value)}; allowed: {' or '.join(map(str, allowed))}")
+        yield Misfit(path, f"it is {_value_text(value)}; allowed: {' or '.join(map(str, allowed))}")
     elif (most := schema.get("maxLength")) and len(value) > most:
         yield Misfit(path, f"it has {len(value)} characters; allowed: {most}")
     elif (pattern := schema.get("pattern")) and not re.search(pattern, value):

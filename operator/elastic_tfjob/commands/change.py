@@ -31,8 +31,8 @@ def scale(*, job: str, workers: int | None, ps: int | None, wait: bool, timeout:
         await at.change(seen.job, {"metadata": {"annotations": annotations}})
         click.echo(f"{job}: {show.size(asked)} requested")
         if wait:
-            with show.waiting(f"{job}: waiting for {show.size(asked)}") as say:
-                row = await _until(at, job, asked, timeout, say)
+            with show.waiting(f"{job}: waiting for {show.size(asked)}") as report:
+                row = await _until(at, job, asked, timeout, report)
             click.echo(f"{job}: now has {show.size(row.replicas)}")
 
     run(do, **cluster)
@@ -102,7 +102,9 @@ async def _set_suspended(at: Cluster, name: str, wanted: bool) -> None:
     click.echo(f"{name}: {'suspended' if wanted else 'resumed'}")
 
 
-async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int, say: Callable[[str], None]) -> JobRow:
+async def _until(
+    at: Cluster, name: str, asked: dict[str, int], timeout_s: int, report: Callable[[str], None]
+) -> JobRow:
     """Wait until the job has the size and no rescale is under way."""
     row: JobRow | None = None
     try:
@@ -110,7 +112,7 @@ async def _until(at: Cluster, name: str, asked: dict[str, int], timeout_s: int, 
             while row is None or row.phase != "Stable" or any(row.replicas.get(of, 0) != n for of, n in asked.items()):
                 await asyncio.sleep(_LOOK_S if row is not None else 0)
                 row = job_row(await at.job(name))
-                say(f"{name}: waiting for {show.size(asked)} ({row.state}: {row.reason})")
+                report(f"{name}: waiting for {show.size(asked)} ({row.state}: {row.reason})")
                 if row.state in ("Succeeded", "Failed"):
                     raise Failed(f"{name} ended ({row.state}) before it reached the size")
     except TimeoutError:

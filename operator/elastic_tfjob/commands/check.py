@@ -21,7 +21,7 @@ from elastic_tfjob.controller.kube.errors import ApiError, NotFound, Unavailable
 from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.status import moment_of
-from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.scheduling.profiles import installed_profiles
 
@@ -174,7 +174,7 @@ def _profiles() -> list[Finding]:
         Finding("ok", f"profile {name}", f"installed here by package {package}")
         for name, package in installed.packages.items()
     ]
-    mend = "mend or uninstall the package, here and in the operator's image"
+    mend = "repair or uninstall the package, here and in the operator's image"
     return [*found, *(Finding("warning", "profiles", str(problem), mend) for problem in installed.problems)]
 
 
@@ -247,7 +247,7 @@ async def _dry_run(at: Cluster, raw: Mapping[str, Any], now: datetime, operator_
         findings.append(Finding("ok", about, "accepts the job (dry run)"))
     try:
         job = job_as_created(raw, now)
-        request, spec = terms(job), job.spec()
+        request, spec = job_request(job), job.spec()
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return findings  # the findings about the job report this
     findings += await _replicas(at, job, request, spec, operator_namespace)

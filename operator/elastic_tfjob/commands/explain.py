@@ -16,7 +16,7 @@ from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, s
 from elastic_tfjob.controller.query.rows.timeline import Happening, sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import ForecastRow, forecast_row
 
-__all__ = ["explain", "hints", "told"]
+__all__ = ["explain", "explanation", "hints"]
 
 _EVENTS: Final = 50
 # Prefixes of event reasons; the object's kind follows.
@@ -38,7 +38,7 @@ def explain(*, job: str, output: str | None, **cluster: Any) -> None:
             found |= {"events": events, "refused": refusals(row, events), "hints": list(hints(seen, row))}
             click.echo(show.as_json(found))
             return
-        click.echo("\n".join(told(seen, row, forecast, events)))
+        click.echo("\n".join(explanation(seen, row, forecast, events)))
         if unread:
             click.echo(f"\n{unread}", err=True)
 
@@ -60,7 +60,7 @@ async def _events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
     return found, ""
 
 
-def told(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
+def explanation(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
     """The explanation, line by line."""
     now = datetime.now(UTC)
     yield f"{row.namespace}/{row.name}: {row.state}"

@@ -80,17 +80,17 @@ def read_job(file: str, namespace: str) -> dict[str, Any]:
 
 
 def _job(raw: dict[str, Any], file: str, namespace: str) -> dict[str, Any]:
-    version, metadata, said = raw.get("apiVersion"), raw.get("metadata"), ""
+    version, metadata, problem = raw.get("apiVersion"), raw.get("metadata"), ""
     if version != f"{GROUP}/{VERSION}":
-        said = f"apiVersion is {describe(version)}; allowed: {GROUP}/{VERSION}"
+        problem = f"apiVersion is {describe(version)}; allowed: {GROUP}/{VERSION}"
         if str(version).startswith((f"{GROUP}/", "tensorflow.org/")):
-            said += f" (`elastic-tfjob convert -f {file}` converts the job)"
+            problem += f" (`elastic-tfjob convert -f {file}` converts the job)"
     elif raw.get("kind") != KIND:
-        said = f"kind is {describe(raw.get('kind'))}; allowed: {KIND}"
+        problem = f"kind is {describe(raw.get('kind'))}; allowed: {KIND}"
     elif not isinstance(metadata, dict) or not isinstance(raw.get("spec"), dict):
-        said = "metadata or spec is missing or not an object"
-    if said or not isinstance(metadata, dict):
-        raise Failed(f"{file}: {plain(cut(said))}")
+        problem = "metadata or spec is missing or not an object"
+    if problem or not isinstance(metadata, dict):
+        raise Failed(f"{file}: {plain(cut(problem))}")
     metadata = {**metadata, "namespace": metadata.get("namespace") or namespace}
     if not metadata.get("name") and isinstance(prefix := metadata.get("generateName"), str):
         # The API server appends five characters; use placeholders.
@@ -105,16 +105,16 @@ _FILES: Final = (".yaml", ".yml", ".json")
 
 def convert(*, files: tuple[str, ...], output: Path | None) -> None:
     """Write the converted documents to `output` (None: standard output), and list the changes on standard error."""
-    said: list[str] = []
+    changes: list[str] = []
     problems: list[str] = []
     written = [
         text
         for name in files
         for file in _files(name)
         for document in read(file)
-        if (text := _document(file, document, said, problems))
+        if (text := _document(file, document, changes, problems))
     ]
-    for line in problems if problems else said:
+    for line in problems if problems else changes:
         click.echo(show.plain(line), err=True)
     if problems:
         raise SystemExit(EXIT_FAILED)
@@ -140,19 +140,19 @@ def _files(name: str) -> Iterator[str]:
     yield from found
 
 
-def _document(file: str, document: Manifest, said: list[str], problems: list[str]) -> str:
-    """A document's text with its TFJobs converted; `said` and `problems` get a line for each change and problem."""
-    before = len(said)
-    value = _value(file, document.value, said, problems)
-    if len(said) == before:
+def _document(file: str, document: Manifest, changes: list[str], problems: list[str]) -> str:
+    """A document's text with its TFJobs converted; `changes` and `problems` get a line for each change and problem."""
+    before = len(changes)
+    value = _value(file, document.value, changes, problems)
+    if len(changes) == before:
         return document.text
-    said += [f"{file}: {note}" for note in document.notes]
+    changes += [f"{file}: {note}" for note in document.notes]
     if re.search(r"(^|\s)#", document.text):
-        said.append(f"{file}: the document loses its comments")
+        changes.append(f"{file}: the document loses its comments")
     return as_text(value)
 
 
-def _value(file: str, value: Any, said: list[str], problems: list[str]) -> Any:
+def _value(file: str, value: Any, changes: list[str], problems: list[str]) -> Any:
     if not isinstance(value, dict):
         return value
     kind = str(value.get("kind"))
@@ -163,18 +163,18 @@ def _value(file: str, value: Any, said: list[str], problems: list[str]) -> Any:
                 {"apiVersion": value.get("apiVersion"), "kind": KIND, **each} if isinstance(each, dict) else each
                 for each in items
             ]
-        return {**value, "items": [_value(file, each, said, problems) for each in items]}
+        return {**value, "items": [_value(file, each, changes, problems) for each in items]}
     if kind.lower() != KIND.lower():
         return value
     metadata = value.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     where = f"{file}: {name or 'a TFJob without a name'}"
     try:
-        job, changes = converted(value, schema_of_v1())
+        job, converted_fields = converted(value, schema_of_v1())
     except CannotConvert as error:
         problems += [f"{where}: cannot be converted: {problem}" for problem in error.problems]
         return value
-    said += [f"{where}: {change}" for change in changes]
+    changes += [f"{where}: {change}" for change in converted_fields]
     problems += [f"{where}: cannot be converted: {problem}" for problem in _errors(job)]
     return job
 

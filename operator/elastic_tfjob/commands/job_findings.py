@@ -20,7 +20,7 @@ from elastic_tfjob.controller.job.pods import chief_of, general_name, render_ser
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.quantities import quantity
 from elastic_tfjob.controller.model.status import format_time
-from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, job_request
 
 __all__ = ["Finding", "about_job", "claim_of_checkpoints", "job_as_created", "schema_of_v1"]
 
@@ -82,7 +82,7 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
     findings += _misfits(raw)
     try:
         job = job_as_created(raw, now)
-        request, spec = terms(job), job.spec()
+        request, spec = job_request(job), job.spec()
         looked = [
             *_cannot_work(job, spec, request),
             *_names(job, spec, request),

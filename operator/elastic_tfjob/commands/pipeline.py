@@ -286,16 +286,16 @@ def write(executor: KfpExecutor, seen: ReadJob, condition: str, model_dir: str, 
     if timeline_file:
         put(timeline_file, page(seen, condition))
     uri = model_uri(seen.job.spec(), model_dir) if seen.request is not None else ""
-    told: dict[str, Mapping[str, Any]] = {
+    artifacts: dict[str, Mapping[str, Any]] = {
         "metrics": {"metadata": metrics(seen)},
         "model": {"metadata": {"job": seen.job.name, "path": model_dir}, **({"uri": uri} if uri else {})},
         "timeline": {},
     }
     # All with a uri: a runner deletes the uri of an artifact that is written without one.
     artifacts = {
-        name: {"artifacts": [{"name": given.get("name", name), "uri": given.get("uri", ""), **told[name]}]}
+        name: {"artifacts": [{"name": given.get("name", name), "uri": given.get("uri", ""), **artifacts[name]}]}
         for name, given in executor.artifacts.items()
-        if name in told
+        if name in artifacts
     }
     if executor.output_file:
         put(executor.output_file, orjson.dumps({"artifacts": artifacts}).decode())
@@ -371,7 +371,7 @@ def run_step(executor_input: str, timeline_file: str, **cluster: Any) -> None:
         outcome = await _until_ended(at, request, watched, log, terminated)
         seen = watched.see()
         write(executor, seen, outcome, request.model_dir, timeline_file)
-        message = await _told(at, request, outcome, seen, log)
+        message = await _outcome_message(at, request, outcome, seen, log)
         if outcome in ("TimedOut", "Terminated"):
             message += await _stop(at, request, outcome, seen)
         elif request.delete and outcome != "Deleted":
@@ -504,7 +504,7 @@ async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
         click.echo(f"the chief's log cannot be read: {show.plain(error.message)}", err=True)
 
 
-async def _told(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob, log: deque[str]) -> str:
+async def _outcome_message(at: Cluster, request: Request, outcome: Outcome, seen: ReadJob, log: deque[str]) -> str:
     """How the job ended, in words; for a failed job with the last lines of the chief's log."""
     why = show.plain(job_row(seen).reason)
     if outcome == "TimedOut":

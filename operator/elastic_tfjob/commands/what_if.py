@@ -19,7 +19,7 @@ from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.query.gate import TOKEN_HEADER, is_loopback
 from elastic_tfjob.controller.query.rows.openapi import WHAT_IF
 
-__all__ = ["told", "what_if"]
+__all__ = ["answer_lines", "what_if"]
 
 _TIMEOUT_S: Final = 60.0
 # How long to retry while the query API is busy.
@@ -57,7 +57,7 @@ def what_if(
         asked |= {name: value for name, value in given.items() if value}
         with show.waiting("the operator computes the forecast, which takes up to a minute"):
             answer = await _ask(at, asked, query_url, operator_namespace)
-        click.echo(show.as_json(answer) if output == "json" else "\n".join(told(answer)))
+        click.echo(show.as_json(answer) if output == "json" else "\n".join(answer_lines(answer)))
 
     run(do, **cluster)
 
@@ -123,7 +123,7 @@ def _service(namespace: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/services/elastic-tfjob-query:http/proxy"
 
 
-def told(answer: Mapping[str, Any]) -> Iterator[str]:
+def answer_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The answer, line by line."""
     now = moment_of(answer["at"]) or datetime.now(UTC)
     yield f"At {answer['at']}, {show.plain(', '.join(_change(answer)))}"

@@ -108,7 +108,14 @@ class JobSets:
         except ApiError as error:
             again_s = self._queue.retry(key)
             log.warning("jobset not run", **where, error=excerpt(error), again_in_s=again_s)
-            self._recorder.record(jobset, Event("Warning", "TFJobNotWritten", f"Tried again: {excerpt(error)}"))
+            self._recorder.record(
+                jobset,
+                Event(
+                    "Warning",
+                    "TFJobNotWritten",
+                    f"The TFJob could not be written, and the operator retries: {excerpt(error)}",
+                ),
+            )
         except (Exception, asyncio.CancelledError) as error:
             if cancels(error):
                 raise
@@ -116,7 +123,10 @@ class JobSets:
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
             log.error("bug: jobset not run", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot run this JobSet: its TFJob stays as it is until that is mended: {problem}"
+            message = (
+                "The operator cannot run this JobSet because of a bug, and retries. Meanwhile its TFJob does not "
+                f"change: {problem}"
+            )
             self._recorder.record(jobset, Event("Warning", "ReconcileFailed", message))
 
     async def _advance(self, jobset: JobSet) -> None:
@@ -170,7 +180,9 @@ class JobSets:
             await self._api.post(jobs_path(jobset.namespace), wanted)
             return
         if job.owner != jobset.uid:
-            why = "There is a TFJob of this name that is not this JobSet's: nothing runs until it is deleted"
+            why = (
+                "A TFJob of this name exists and does not belong to this JobSet, which runs once that TFJob is deleted"
+            )
             self._recorder.record(jobset, Event("Warning", "TFJobExists", why))
             return
         if job.deleting:
@@ -192,7 +204,7 @@ class JobSets:
         found = TFJob.parse(raw)
         if (found.uid, found.owner, found.deleting) != (job.uid, job.owner, False):
             self._jobs.seen(raw)
-            raise Conflict(f"PUT {path}", 409, "Conflict", "this TFJob is another one by now, or is being deleted")
+            raise Conflict(f"PUT {path}", 409, "Conflict", "the TFJob was replaced, or is being deleted")
         # The body has uid and resource version, so a change made meanwhile is not overwritten.
         raw["spec"] = wanted["spec"]
         raw["metadata"].pop("managedFields", None)  # the API server keeps them, and rejects too many of them

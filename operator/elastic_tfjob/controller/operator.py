@@ -84,9 +84,11 @@ async def run(options: Options) -> int:
     async with ApiClient(configuration, concurrency=2 * options.threads, qps=options.qps, burst=options.burst) as api:
         rivals = await find_rivals(api, own=own_namespace())
         for rival in rivals:
-            log.warning("another controller of TFJobs", found=rival)
+            log.warning("another controller handles TFJobs", found=rival)
         if rivals and not options.take_over:
-            log.error("not started: two controllers would fight over the same jobs; --take-over starts all the same")
+            log.error(
+                "not started, because two controllers would change the same jobs; use --take-over to start anyway"
+            )
             return EXIT_RIVAL
         return await Operator(api, options).run(stop)
 
@@ -195,7 +197,7 @@ class Operator:
         extra: list[AnyInformer | Informer[KubeNode] | Informer[ForeignPod]]
         extra = [*self._needed, self._scheduler.nodes, self._scheduler.foreign]
         missing = [informer.resource for informer in extra if not informer.synced.is_set()]
-        return f"the operator has not read all of this yet: {', '.join(missing)}" if missing else ""
+        return f"the operator has not yet read these objects: {', '.join(missing)}" if missing else ""
 
     @property
     def _informers(self) -> list[AnyInformer]:
@@ -324,7 +326,7 @@ class Operator:
 
     def _alive(self) -> str:
         stuck = self._supervisor.stuck
-        return f"failing again and again: {', '.join(stuck)}" if stuck else ""
+        return f"failing repeatedly: {', '.join(stuck)}" if stuck else ""
 
     def _ready(self) -> str:
         missing = [informer.resource for informer in self._needed if not informer.synced.is_set()]

@@ -212,9 +212,11 @@ def _listener(port: int) -> socket.socket:
 def main(sigterm: Sigterm) -> None:
     """Serve until SIGTERM. Does not return."""
     parser = argparse.ArgumentParser(prog="python -m elastic_tfjob.exporter", description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="the pod's shared folder")
-    parser.add_argument("--port", type=int, default=9465)
-    parser.add_argument("--launcher", action="store_true", help="install the launcher where it is missing")
+    parser.add_argument("--dir", type=Path, default=Path("/elastic-tfjob"), help="shared folder of the pod")
+    parser.add_argument("--port", type=int, default=9465, help="port to serve metrics and status on")
+    parser.add_argument(
+        "--launcher", action="store_true", help="install the launcher in the shared folder if it is missing"
+    )
     options = parser.parse_args()
     if options.launcher:
         threading.Thread(target=_install, args=(options.dir,), daemon=True).start()

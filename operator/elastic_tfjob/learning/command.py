@@ -49,79 +49,112 @@ def default_of(name: str) -> str:
     type=click.IntRange(0, 2**63 - 1),
     default=0,
     show_default=True,
-    help="Of the first weights and of what is tried.",
+    help="Seed of the initial weights and of the random changes.",
 )
 @click.option(
     "--method",
     type=OneOf(list(METHODS)),
     default=Evolution.name,
     show_default=True,
-    help="Of reinforcement; actor-critic: with replay, as in the paper.",
+    help="Learning method: evolution strategies, or actor-critic with replay as in the DL2 paper.",
 )
-@click.option("--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of the method.")
 @click.option(
-    "--episodes", type=click.IntRange(1, 1000), help=f"New workloads in each iteration. {default_of('episodes')}"
+    "--iterations", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Number of iterations."
 )
-@click.option("--rate", type=Amount(100), help=f"Of steps. {default_of('rate')}")
+@click.option("--episodes", type=click.IntRange(1, 1000), help=f"Workloads per iteration. {default_of('episodes')}")
+@click.option("--rate", type=Amount(100), help=f"Learning rate. {default_of('rate')}")
 @click.option(
-    "--pairs", type=click.IntRange(1, 1000), help=f"Of weights tried in each iteration. {default_of('pairs')}"
+    "--pairs",
+    type=click.IntRange(1, 1000),
+    help=f"Random changes of the weights per iteration, each tried with both signs. {default_of('pairs')}",
 )
 @click.option(
     "--part",
     type=OneOf(list(SCALES)),
-    help=f"Of the weights: those of the job and the moment, or all of them. {default_of('part')}",
+    help=f"Weights to train: only those of the features of job and round (job), or all. {default_of('part')}",
 )
 @click.option(
     "--replay",
     type=click.IntRange(1, 100),
-    help=f"Learn from the decisions of so many iterations; 1: of the last one. {default_of('replay')}",
+    help=f"Number of latest iterations whose decisions are learned from. {default_of('replay')}",
 )
 @click.option(
     "--explore",
     type=Amount(1),
-    help=f"Chance to help a job that has ten times more PS than workers, or the reverse. {default_of('explore')}",
+    help=f"Probability of a corrective action for a job with ten times more PS than workers, or the reverse. "
+    f"{default_of('explore')}",
 )
-@click.option("--entropy", type=Amount(10), help=f"Weight of keeping chances open. {default_of('entropy')}")
+@click.option("--entropy", type=Amount(10), help=f"Weight of the entropy bonus. {default_of('entropy')}")
 @click.option(
-    "--discount", type=Amount(1), help=f"Of what follows a slot, beside its own reward. {default_of('discount')}"
+    "--discount", type=Amount(1), help=f"Discount factor of the rewards in later time slots. {default_of('discount')}"
 )
-@click.option("--critic/--no-critic", default=None, help=f"Or the mean reward in its place. {default_of('critic')}")
+@click.option(
+    "--critic/--no-critic",
+    default=None,
+    help=f"Baseline of the rewards: a critic network, or the mean reward. {default_of('critic')}",
+)
 @click.option(
     "--teacher",
     type=OneOf(["none", *TEACHERS]),
     default="none",
     show_default=True,
-    help="Whose decisions are learned first; none: begin with a network that goes for the best gain per replica.",
-)
-@click.option("--passes", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Over these decisions.")
-@click.option(
-    "--train-seeds", type=click.IntRange(1, MAX_SEEDS), default=200, show_default=True, help="Workloads to learn on."
+    help="Profile whose decisions are learned first. none: start with a network that prefers the best "
+    "gain per replica.",
 )
 @click.option(
-    "--select-seeds", type=click.IntRange(1, MAX_SEEDS), default=12, show_default=True, help="To choose weights on."
+    "--passes",
+    type=click.IntRange(1, 10_000),
+    default=30,
+    show_default=True,
+    help="Passes over the teacher's decisions.",
 )
 @click.option(
-    "--test-seeds", type=click.IntRange(0, MAX_SEEDS), default=20, show_default=True, help="To report on, at the end."
+    "--train-seeds",
+    type=click.IntRange(1, MAX_SEEDS),
+    default=200,
+    show_default=True,
+    help="Number of workloads to train on.",
 )
-@click.option("--without", default="", help="Do not tell the network these features (as named in the weights).")
-@click.option("--models", default="", help=f"Learn on jobs of these models only, of {', '.join(MODELS)}.")
+@click.option(
+    "--select-seeds",
+    type=click.IntRange(1, MAX_SEEDS),
+    default=12,
+    show_default=True,
+    help="Number of workloads to choose the best weights on.",
+)
+@click.option(
+    "--test-seeds",
+    type=click.IntRange(0, MAX_SEEDS),
+    default=20,
+    show_default=True,
+    help="Number of workloads for the final comparison.",
+)
+@click.option("--without", default="", help="Comma-separated features that the network does not see.")
+@click.option(
+    "--models", default="", help=f"Comma-separated models of the jobs to train on. Default: all of {', '.join(MODELS)}."
+)
 @click.option(
     "--follow",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of an operator's --experience: learn from live jobs, for ever, and hand OUTPUT over.",
+    help="Directory that the operator's --experience writes. Keep training on live jobs, and update OUTPUT.",
 )
 @click.option(
     "--jobs-per-update",
     type=click.IntRange(1, 100_000),
     default=LEAST_JOBS,
     show_default=True,
-    help="With --follow: so many new jobs before it learns again.",
+    help="With --follow: number of new jobs before the next update.",
 )
 @click.option(
-    "--updates", type=click.IntRange(0, 100_000), default=0, help="With --follow: end after so many. Default: never."
+    "--updates",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    help="With --follow: number of updates after which the command ends. 0 (the default): it never ends.",
 )
-@click.option("--resume", is_flag=True, help="Go on with OUTPUT.state, also for more --iterations.")
-@click.option("--plot", type=OutputFile(), help="An SVG of the training.")
+@click.option(
+    "--resume", is_flag=True, help="Continue the training in OUTPUT.state; --iterations may be larger than before."
+)
+@click.option("--plot", type=OutputFile(), help="SVG file to write with a plot of the training.")
 def train_policy(
     *,
     output: Path,
@@ -144,9 +177,10 @@ def train_policy(
 ) -> None:
     """Train the policy of profile dl2 in simulation, and write its weights to OUTPUT (.npz).
 
-    Jobs, clusters, loads and speeds are drawn by seed. Weights follow the train seeds; the ones that are best on the
-    select seeds are written; how they compare with other profiles is told for the test seeds. The state after each
-    iteration is in OUTPUT.state: --resume goes on from there as if nothing had happened.
+    Each workload (jobs, cluster, load and speeds) is drawn by a seed. The weights are trained on the workloads of
+    --train-seeds. OUTPUT gets the weights that are best on those of --select-seeds. The final comparison with other
+    profiles uses those of --test-seeds. OUTPUT.state has the state after each iteration; --resume continues from it,
+    with the same result as a training without an interruption.
 
     \b
     Examples:
@@ -155,10 +189,10 @@ def train_policy(
       elastic-tfjob train-policy weights.npz --method actor-critic --teacher drf --iterations 300
       elastic-tfjob train-policy weights.npz --follow experience --iterations 20
 
-    With --follow it begins with the weights in OUTPUT, or the shipped ones. What it learned replaces OUTPUT only if it
-    is not worse on live jobs that were held back, nor on as many other seeds as --select-seeds, than OUTPUT is, or hull
-    where there is none; where it turns out worse on later jobs, what was before comes back. OUTPUT.updates.jsonl has a
-    line for each attempt.
+    With --follow, training starts with the weights in OUTPUT, or with the shipped ones. An update replaces OUTPUT only
+    if the new weights are not worse than OUTPUT (without OUTPUT: than profile hull), both on held-back live jobs and on
+    as many other workloads as --select-seeds. If later live jobs show that they are worse, the earlier weights are
+    restored. OUTPUT.updates.jsonl has a line for each update.
     """
     chosen = method_of(method, {name: value for name, value in settings.items() if value is not None})
     names = listed(models, MODELS, "--models", "model")
@@ -176,7 +210,7 @@ def train_policy(
     )
     if follow is not None:
         if resume or plot is not None or plan.teacher:
-            raise click.BadParameter("goes without --resume, --plot and --teacher", param_hint="--follow")
+            raise click.BadParameter("cannot be combined with --resume, --plot or --teacher", param_hint="--follow")
         _follow(ContinuedTraining(follow, output, plan, jobs_per_update), updates)
         return
     kept = output.with_name(output.name + ".state")
@@ -190,30 +224,33 @@ def train_policy(
                 draw_curve(state, plot)
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{output}: the best of {state.iteration} iterations, {_change(state):+.1f} % on the select seeds")
+    click.echo(
+        f"{output}: the best weights of {state.iteration} iterations; mean completion time {_change(state):+.1f} % on "
+        "the select seeds"
+    )
     if state.iteration < plan.iterations:
-        click.echo("Interrupted: --resume continues.", err=True)
+        click.echo("Interrupted. Use --resume to continue.", err=True)
         raise SystemExit(stop.exit_status)
     if test_seeds:
         found = compare(state.network, [draw("test", k, plan.models) for k in range(test_seeds)])
-        click.echo(f"mean completion times on {test_seeds} test seeds:")
+        click.echo(f"Mean completion time on {test_seeds} test seeds:")
         for rival, ratio in found.items():
-            click.echo(f"  {100 * ratio:+.1f} % beside {rival}")
+            click.echo(f"  {100 * ratio:+.1f} % compared with {rival}")
 
 
 def method_of(name: str, settings: dict[str, Any]) -> Method:
     """The method `name` with these settings, which are values of its fields."""
     known = {field.name for field in fields(METHODS[name])}
     if foreign := [f"--{setting}" for setting in settings if setting not in known]:
-        raise click.BadParameter(f"does not go with {', '.join(foreign)}", param_hint=f"--method {name}")
+        raise click.BadParameter(f"cannot be combined with {', '.join(foreign)}", param_hint=f"--method {name}")
     return METHODS[name](**settings)
 
 
-def listed(said: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
+def listed(text: str, known: Collection[str], option: str, what: str) -> tuple[str, ...]:
     """The names in this comma-separated list. Raises BadParameter for an unknown name."""
-    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are {', '.join(known)}", param_hint=option)
+        raise click.BadParameter(f"unknown {what} {', '.join(unknown)}; allowed: {', '.join(known)}", param_hint=option)
     return names
 
 
@@ -231,7 +268,7 @@ def _follow(course: ContinuedTraining, updates: int) -> None:
                             return
                         continue
                     if not waits:
-                        click.echo(f"waits for jobs in {course.experience}", err=True)
+                        click.echo(f"Waiting for jobs in {course.experience}", err=True)
                     waits = True
                     time.sleep(course.poll_s)
         except (OSError, ValueError) as error:
@@ -244,10 +281,10 @@ def resumed(path: Path, plan: TrainingPlan) -> TrainingState:
     """The state in this file, to be resumed with this plan. Raises ValueError if the plans differ in more than their
     number of iterations."""
     if not path.exists():
-        raise ValueError(f"{path} is not there: nothing to resume")
+        raise ValueError(f"--resume: {path} does not exist")
     state = load(path)
     if replace(state.plan, iterations=plan.iterations) != plan:
-        raise ValueError(f"{path} was begun with other options than these: only --iterations may change")
+        raise ValueError(f"--resume: {path} was started with other options; only --iterations may change")
     return replace(state, plan=plan)
 
 
@@ -258,9 +295,9 @@ def _change(state: TrainingState) -> float:
 
 def _trained(state: TrainingState) -> dict[str, Any]:
     """The description of the training that is stored in the weights file, for people."""
-    said = asdict(state.plan)
-    said["method"]["name"] = state.plan.method.name
-    return {"plan": said, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
+    plan = asdict(state.plan)
+    plan["method"]["name"] = state.plan.method.name
+    return {"plan": plan, "iterations": state.iteration, "percent_on_select_seeds": _change(state)}
 
 
 def _run(begun: TrainingState, kept: Path, console: Console, stop: Interrupt) -> TrainingState:

@@ -20,14 +20,11 @@ from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.dl2 import LearnedSizes
 from elastic_tfjob.scheduling.profiles.dl2.network import Floats, Network
-from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import DL2_SLOT_S, parse_csv
-from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsMeasuredSpeedModel, PsSpeedModel
-from elastic_tfjob.simulation.workload import WorkloadJob
 
 __all__ = [
     "TEACHERS",
@@ -64,7 +61,6 @@ TEACHERS: Final = ("drf", "optimus", "hull", "tetris")
 
 MOST_ROUNDS: Final = 20_000
 """The maximum number of rounds in one run. A usual run has a few hundred."""
-NO_COSTS: Final = Costs()
 """Resizes cost nothing, as in DL2's simulator."""
 
 
@@ -72,12 +68,8 @@ NO_COSTS: Final = Costs()
 class Episode:
     """A workload on a cluster. `slot_s`: the length of a slot in seconds; sizes change once per slot."""
 
-    jobs: tuple[WorkloadJob, ...]
-    nodes: tuple[Node, ...]
+    inputs: SimulationInput
     slot_s: float
-    speed_model: SpeedModel
-    seed: int
-    costs: Costs = NO_COSTS
 
 
 def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
@@ -102,15 +94,15 @@ def draw(split: Split, seed: int, models: Collection[str] = ()) -> Episode:
     residuals = FIRST_RESIDUALS[split] + rng.randrange(1_000_000)
     speed_model: SpeedModel = PsSpeedModel()
     if rng.random() < 0.7:
-        speed_model = PsMeasuredSpeedModel(seed=residuals, told=rng.choice(("truth", "truth", "fit")))
+        speed_model = PsMeasuredSpeedModel(seed=residuals, oracle_speed=rng.choice(("truth", "truth", "fit")))
     cluster = tuple(uniform_cluster(nodes, ACCELERATORS, CPUS, MEMORY_GIB))
-    return Episode(workload.jobs, cluster, slot_s, speed_model, seed)
+    return Episode(SimulationInput(workload.jobs, cluster, speed_model, seed=seed), slot_s)
 
 
 def of_profile(name: str, episode: Episode) -> Profile:
     """The profile `name` with the slots of this episode."""
-    said = {"place": "count", "interval_s": episode.slot_s, "on_change": False, **SETTINGS.get(name, {})}
-    return build(name, parse_profile(name, said))
+    settings = {"place": "count", "interval_s": episode.slot_s, "on_change": False, **SETTINGS.get(name, {})}
+    return build(name, parse_profile(name, settings))
 
 
 def of_network(network: Network, episode: Episode) -> Profile:
@@ -126,15 +118,13 @@ def mean_jct_s(profile: Profile, episode: Episode, *more: Step) -> float:
 
     def check(_: Plan) -> None:
         if next(rounds) > MOST_ROUNDS:
-            raise ValueError(f"not all jobs finish within {MOST_ROUNDS} rounds under {profile.name}")
+            raise ValueError(f"some jobs do not finish within {MOST_ROUNDS} rounds with profile {profile.name}")
 
-    simulation = Simulation(
-        episode.jobs, episode.nodes, episode.speed_model, profile, costs=episode.costs, seed=episode.seed, check=check
-    )
+    simulation = Simulation(episode.inputs, profile, check=check)
     outcome = simulation.run()
     times = [record.jct_s for record in outcome.records if record.jct_s is not None]
-    if len(times) < len(episode.jobs):
-        raise ValueError(f"{len(episode.jobs) - len(times)} jobs never finish under {profile.name}")
+    if len(times) < len(episode.inputs.jobs):
+        raise ValueError(f"{len(episode.inputs.jobs) - len(times)} jobs never finish with profile {profile.name}")
     return sum(times) / len(times)
 
 

@@ -36,6 +36,7 @@ from elastic_tfjob.scheduling.experience import MOST_LINE_BYTES, ExperienceJob, 
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, read
 from elastic_tfjob.scheduling.resources import total_of
 from elastic_tfjob.scheduling.snapshot import WORKER, JobSpec, Node, Placement, ReplicaGroup, counts_of
+from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -95,7 +96,7 @@ class RecordedSpeedModel:
 
     def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.total_steps is None:
-            raise ValueError(f"job {job.key}: its steps are not known")
+            raise ValueError(f"job {job.key}: its number of steps is unknown")
         return RecordedTrueSpeed(job.total_steps, self.beliefs[job.key])
 
 
@@ -122,8 +123,10 @@ class Recorded:
     @property
     def fingerprint(self) -> str:
         """A hash of the record. A training that was interrupted is not continued with a different record."""
-        told = repr((self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0])))
-        return sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+        content = repr(
+            (self.jobs, self.nodes, self.slot_s, sorted(self.speeds.beliefs.items(), key=lambda each: each[0]))
+        )
+        return sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
 
     def part(self, part: Part) -> tuple[WorkloadJob, ...]:
         if part == "all":
@@ -140,7 +143,7 @@ class Recorded:
         some = jobs[begin : begin + number]
         factor = math.exp(rng.gauss(0.0, GAPS)) if part == "train" else 1.0
         shifted = tuple(replace(job, submit_s=(job.submit_s - some[0].submit_s) * factor) for job in some)
-        return Episode(shifted, self.nodes, self.slot_s, self.speeds, seed, COSTS)
+        return Episode(SimulationInput(shifted, self.nodes, self.speeds, COSTS, seed=seed), self.slot_s)
 
 
 def read_experience(directory: Path) -> Recorded:
@@ -277,10 +280,10 @@ class Update:
     def __str__(self) -> str:
         passed = f"; {self.unreadable} lines or jobs could not be read" if self.unreadable else ""
         if self.outcome == "failed":
-            return f"update {self.number}, {self.jobs} live jobs: failed, {self.why}{passed}"
+            return f"update {self.number}, {self.jobs} live jobs: failed: {self.why}{passed}"
         return (
-            f"update {self.number}, {self.jobs} live jobs: {self.outcome}, completion times {self.held:+.1%} on live "
-            f"jobs that were held back, {self.drawn:+.1%} on drawn workloads{passed}"
+            f"update {self.number}, {self.jobs} live jobs: {self.outcome}; mean completion time {self.held:+.1%} on "
+            f"held-back live jobs, {self.drawn:+.1%} on simulated workloads{passed}"
         )
 
 
@@ -348,10 +351,10 @@ def updated(course: ContinuedTraining, recorded: Recorded, number: int) -> Updat
     better = held <= 0 and drawn <= 0 and min(held, drawn) < 0
     update = _update(number, "accepted" if better else "refused", recorded, held, drawn)
     if better:
-        said = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
+        metadata = {"plan": asdict(plan), "update": number, "jobs": len(recorded.jobs), "held": held, "drawn": drawn}
         before = b"" if now is None else as_bytes(now, {"replaced_by_update": number})
         replace_file(course.beside("before"), before)
-        replace_file(course.output, as_bytes(candidate, said))
+        replace_file(course.output, as_bytes(candidate, metadata))
     course.beside("state").unlink(missing_ok=True)
     return update
 

@@ -239,7 +239,7 @@ def examples_of(teacher: str, episodes: Sequence[Episode], each: int, seed: int)
         mean_jct_s(of_profile(teacher, episode), episode, recorder)
         rows += recorder.rows
     if not rows:
-        raise ValueError(f"{teacher} decided nothing on these episodes")
+        raise ValueError(f"{teacher} made no decision on these workloads")
     sizes, jobs, may, taken = zip(*rows, strict=True)
     return Examples(np.array(sizes), np.array(jobs), np.array(may), np.array(taken, dtype=np.int64))
 
@@ -358,13 +358,13 @@ def begin(plan: TrainingPlan, network: Network | None = None, workloads: Workloa
         episodes = [draw("train", plan.train + k, plan.models) for k in range(plan.lessons)]
         given = examples_of(plan.teacher, episodes, 400, plan.seed)
         network, losses = fit(untaught, given, plan.passes, plan.seed)
-    weights = flat(network) * told(plan)
+    weights = flat(network) * feature_mask(plan)
     found = cost(of_flat(weights, UNITS), (workloads or Drawn(plan)).select)
     memory = plan.method.begin(weights, UNITS, plan.seed)
     return TrainingState(plan, weights, memory, weights, found, 0, ((0, found, found),), tuple(losses))
 
 
-def told(plan: TrainingPlan) -> Floats:
+def feature_mask(plan: TrainingPlan) -> Floats:
     """A mask of the weights: 0 for weights of features that the network does not get, else 1."""
     ones = of_flat(np.ones_like(flat(greedy(UNITS))), UNITS)
     for name in plan.without:
@@ -378,7 +378,7 @@ def told(plan: TrainingPlan) -> Floats:
 def train(state: TrainingState, workloads: Workloads | None = None) -> Iterator[TrainingState]:
     """Yields the state after each further iteration, up to the plan's number of iterations."""
     plan = state.plan
-    given, mask = workloads or Drawn(plan), told(plan)
+    given, mask = workloads or Drawn(plan), feature_mask(plan)
 
     def some(rng: np.random.Generator, number: int) -> list[Episode]:
         return [given.train(int(k)) for k in rng.choice(plan.train, size=min(number, plan.train), replace=False)]
@@ -412,7 +412,7 @@ def compare(network: Network, episodes: Sequence[Episode]) -> dict[str, float]:
 def save(state: TrainingState, path: Path) -> None:
     """Save everything that is needed to resume. The file is replaced atomically."""
     file = io.BytesIO()
-    said = {
+    content = {
         "plan": asdict(state.plan),
         "method": state.plan.method.name,
         "best_cost": state.best_cost,
@@ -421,7 +421,7 @@ def save(state: TrainingState, path: Path) -> None:
         "losses": state.losses,
     }
     arrays: dict[str, Any] = {f"memory_{name}": values for name, values in state.memory.items()}
-    np.savez(file, said=np.array(json.dumps(said)), weights=state.weights, best=state.best, **arrays)
+    np.savez(file, content=np.array(json.dumps(content)), weights=state.weights, best=state.best, **arrays)
     replace_file(path, file.getvalue())
 
 
@@ -436,24 +436,24 @@ def load(path: Path) -> TrainingState:
     """Load a state. Raises ValueError for a file that `save` did not write, or that has different features."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            said: dict[str, Any] = json.loads(str(file["said"]))
+            content: dict[str, Any] = json.loads(str(file["content"]))
             weights, best = (np.array(file[name], dtype=np.float64) for name in ("weights", "best"))
-            method = METHODS[said["method"]](**said["plan"]["method"])
-            if missing := asdict(method).keys() - said["plan"]["method"].keys():
-                raise ValueError(f"it does not say {', '.join(missing)}")
+            method = METHODS[content["method"]](**content["plan"]["method"])
+            if missing := asdict(method).keys() - content["plan"]["method"].keys():
+                raise ValueError(f"it lacks {', '.join(missing)}")
             memory = {
                 name: np.array(file[f"memory_{name}"], dtype=np.float64) for name in method.begin(weights, UNITS, 0)
             }
-        names = {name: tuple(said["plan"][name]) for name in ("models", "without")}
-        plan = TrainingPlan(**{**said["plan"], **names, "method": method})
-        history = tuple((k, tried, found) for k, tried, found in said["history"])
+        names = {name: tuple(content["plan"][name]) for name in ("models", "without")}
+        plan = TrainingPlan(**{**content["plan"], **names, "method": method})
+        history = tuple((k, tried, found) for k, tried, found in content["history"])
         for each in (weights, best):
             of_flat(each, UNITS)
         return TrainingState(
-            plan, weights, memory, best, said["best_cost"], said["iteration"], history, tuple(said["losses"])
+            plan, weights, memory, best, content["best_cost"], content["iteration"], history, tuple(content["losses"])
         )
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no training of this version: {error}") from error
+        raise ValueError(f"{path} is not a training state of this version: {error}") from error
 
 
 # -- A plot of a training as SVG: the cost of the weights tried and the cost on the select seeds, by iteration ---------
@@ -498,6 +498,6 @@ def draw_curve(state: TrainingState, path: Path) -> None:
         )
     parts.append(
         f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 10}" text-anchor="middle">'
-        f"iterations (0 to {last}), mean completion time beside the first</text></svg>"
+        f"iterations (0 to {last}), mean completion time compared with the start</text></svg>"
     )
     path.write_text("\n".join(parts) + "\n")

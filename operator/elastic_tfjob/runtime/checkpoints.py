@@ -134,7 +134,9 @@ class Checkpoints:
             except Exception as error:
                 if len(self.options) == 1:
                     raise
-                print(f"WARNING: the chief saves for parameter servers now: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"WARNING: the chief writes checkpoints for parameter servers: {error}", file=sys.stderr, flush=True
+                )
                 del self.options[0]
 
     def _write(
@@ -160,7 +162,7 @@ class Checkpoints:
         if self.lease.lost:
             raise InUse(self.lease.lost)
         if step in self._foreign:
-            raise InUse(f"{path} is a checkpoint of {self._foreign[step]}; this job does not replace it")
+            raise InUse(f"{path} is a checkpoint of {self._foreign[step]}, which this job does not overwrite")
         self._files.makedirs(self.directory)
         with contextlib.suppress(self._tf.errors.NotFoundError):
             self._files.remove(f"{path}.complete")  # its files are being replaced
@@ -175,7 +177,7 @@ class Checkpoints:
         }
         parts = Counter(each.rpartition("-of-")[2] for each in found if "-of-" in each)
         if f"{name}.index" not in found or not any(int(of) == count for of, count in parts.items()):
-            raise _Contradiction(f"{name} has been written, but these are all its files: {some(sorted(found)) or '-'}")
+            raise _Contradiction(f"files of {name} are missing; found: {some(sorted(found)) or 'none'}")
         return found
 
     def write_elsewhere(self, all_ready: Callable[[bool], bool]) -> None:
@@ -287,7 +289,7 @@ class Checkpoints:
                 continue
             known[step] = marker is not None
             if marker is None and unfinished:
-                print(f"{self.directory}/{name} was not finished when the machine stopped", file=sys.stderr, flush=True)
+                print(f"{self.directory}/{name} is incomplete: the machine stopped", file=sys.stderr, flush=True)
             elif marker is None:
                 damaged.append(name)
             else:
@@ -301,8 +303,8 @@ class Checkpoints:
             self._is_complete, self._durable, self._foreign = known, durable, foreign
         if damaged and damage is None:
             damage = RuntimeError(
-                f"no checkpoint in {self.directory} is as it was written ({some(damaged)}): files are missing or have "
-                "other sizes. Delete the directory's files to begin at step 0"
+                f"all checkpoints in {self.directory} are damaged ({some(damaged)}): files are missing or have a wrong "
+                "size. To start at step 0, delete the directory's files"
             )
         self._damage = damage
         if not found and damage is not None:
@@ -335,7 +337,7 @@ class Checkpoints:
             except self._tf.errors.NotFoundError:
                 # TensorFlow raises this for a directory that it could not read, too. `stat` tells the two apart.
                 if self._is_there():
-                    raise _Contradiction(f"{self.directory} exists and cannot be listed") from None
+                    raise _Contradiction(f"{self.directory} exists but cannot be listed") from None
                 return []
 
         return self._with_retries(names)
@@ -401,7 +403,7 @@ class Checkpoints:
             raise RuntimeError(f"no checkpoint in {self.directory} can be restored") from problem
         if self._damage is not None:  # the damaged ones were never durable, but another one may have been
             raise self._damage
-        print(f"no checkpoint in {self.directory}: training begins at step 0", file=sys.stderr, flush=True)
+        print(f"no checkpoint in {self.directory}: training starts at step 0", file=sys.stderr, flush=True)
         return None
 
     def _begin(self, step: int, *, after_switch: bool) -> None:
@@ -409,7 +411,7 @@ class Checkpoints:
         if step in self._foreign:
             print(
                 f"resumed from step {step} of {self._foreign[step]}, which is not running: this job has no checkpoint "
-                f"in {self.directory}. Checkpoints of other jobs are never deleted",
+                f"in {self.directory}. This job never deletes checkpoints of other jobs",
                 file=sys.stderr,
                 flush=True,
             )
@@ -443,7 +445,7 @@ class Checkpoints:
         except (errors.NotFoundError, errors.InvalidArgumentError) as error:
             # TensorFlow raises this where it could not list the directory, too.
             if self._read_marker(f"{path.rpartition('/')[2]}.complete")[0] is not None:
-                raise _Contradiction(f"{path} is complete and cannot be read: {error}") from error
+                raise _Contradiction(f"{path} is complete but cannot be read: {error}") from error
             raise
         except errors.OpError as error:
             if any(word in str(error).lower() for word in _DAMAGE_WORDS):  # a reader raises no specific error
@@ -478,7 +480,7 @@ class Checkpoints:
             return ""
         try:
             return self._missing_variables(path)
-        except Exception as error:  # training goes on
+        except Exception as error:  # training continues
             print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
 
@@ -499,7 +501,7 @@ class Checkpoints:
         if others := self._shape_differences(path):
             raise Mismatch(f"{path} does not fit this program: {some(others)}. Does a shape depend on the job's size?")
         if not self.partial and (lacks := self._missing_variables(path)):
-            raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) starts them with their initial values")
+            raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) keeps their initial values")
 
     def _shape_differences(self, path: str) -> list[str]:
         """The program's variables that a checkpoint has in another shape or type. A variable in parts has the shape of

@@ -47,7 +47,7 @@ class Hello:
         if shared and generation:
             self.folder = protocol.generation_directory(Path(shared), int(generation))
 
-    def say_hello(self) -> None:
+    def report_start(self) -> None:
         """Report that this program can be rescaled, and the variables it set before it imported TensorFlow."""
         if self.folder is None:
             return
@@ -63,12 +63,12 @@ class Hello:
             self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
         )
 
-    def say_ready(self) -> None:
+    def report_ready(self) -> None:
         """Report that this program waits in resume(). Raises OSError: otherwise it would wait without end."""
         if self.folder is not None:
             protocol.write(self.folder / protocol.READY, {"pid": os.getpid()})
 
-    def say_begun(self) -> None:
+    def report_begun(self) -> None:
         """Report that this worker has begun with its chief."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
@@ -281,7 +281,7 @@ class ElasticCheckpoint:
         self._due_at_s = math.inf
         if self.task.chief:
             end_with_coordinator_threads()
-        self._hello.say_hello()
+        self._hello.report_start()
 
     @property
     def resumed(self) -> bool:
@@ -455,7 +455,7 @@ class ElasticCheckpoint:
             return
         if missing := self._checkpoints.not_restored():
             self.progress.not_restored = missing
-            print(f"WARNING: variables began with initial values: {missing}", file=sys.stderr, flush=True)
+            print(f"WARNING: variables keep their initial values: {missing}", file=sys.stderr, flush=True)
 
     def _plan_next(self, within_s: float = math.inf) -> None:
         """Set when the next checkpoint is due: after `within_s` at the latest, if there is an interval in seconds."""
@@ -481,13 +481,13 @@ class ElasticCheckpoint:
         """Wait until this generation runs. With several workers only the chief waits for its launcher; the others wait
         for the chief, which knows first."""
         if self._hello.must_wait():
-            self._hello.say_ready()
+            self._hello.report_ready()
             while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
         if self._start_barrier is not None:
             self._start_barrier.sum(0)
             if self._hello.must_wait():  # the chief's launcher has decided; this worker's launcher learns it here
-                self._hello.say_begun()
+                self._hello.report_begun()
         protocol.restore_stderr()
 
     def _watch(self) -> None:
@@ -566,7 +566,7 @@ class ElasticCheckpoint:
 @functools.cache  # warn once in a process
 def _warn_without_directory() -> None:
     print(
-        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart begins at step 0, and the job cannot "
+        "WARNING: ElasticCheckpoint has no directory: nothing is saved, a restart starts at step 0, and the job cannot "
         "be rescaled. Pass one, ElasticCheckpoint(checkpoint, '/checkpoints/mine'), or set the job's annotation "
         "elastic.kubeflow.org/checkpoint-dir",
         file=sys.stderr,

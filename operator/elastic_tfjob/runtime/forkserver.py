@@ -91,13 +91,13 @@ class Forks:
         if program is None:
             return why
         if not os.path.isfile(self._archive):
-            return "the launcher is not an archive from which the program's interpreter could import it"
+            return "the launcher is not a zip archive, so the program's interpreter cannot import it"
         if gpu:
-            return "the container has a GPU, whose state cannot be shared"
+            return "the container has a GPU, whose state cannot be forked"
         limit = cgroup.usage().get("limit_bytes")
         if limit is not None and limit < LEAST_LIMIT_BYTES:
             return (
-                f"the container's memory is limited to {limit >> 20} MiB: at least {LEAST_LIMIT_BYTES >> 20} are needed"
+                f"the container's memory limit is {limit >> 20} MiB; at least {LEAST_LIMIT_BYTES >> 20} MiB are needed"
             )
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= SOCKET_DESCRIPTOR:
             return f"the limit of open files must be above {SOCKET_DESCRIPTOR}"
@@ -116,7 +116,11 @@ class Forks:
         """Why the next program will not be forked; empty if it will."""
         if self.ready:
             return ""
-        pending = "the interpreter is not ready" if self._channel is not None else "there is no interpreter yet"
+        pending = (
+            "the interpreter to fork from is not ready"
+            if self._channel is not None
+            else "there is no interpreter to fork from yet"
+        )
         return (self._disabled or self._suspicion or self._closed_why or pending)[:WHY_CHARACTERS]
 
     def report(self) -> dict[str, Any]:
@@ -134,11 +138,11 @@ class Forks:
             try:
                 return self._fork(environment, stderr), True
             except (OSError, ValueError) as error:
-                self.close(f"the interpreter has not forked: {error}")
+                self.close(f"the fork failed: {error}")
         if usable:
             with contextlib.suppress(OSError):  # the environment may be too large with the added variables
                 return self._spawn_first(command, environment, stderr, signal_mask), False
-            self.close("the command does not start with the variables that the fork server needs")
+            self.close("the command cannot start with the environment variables of the fork server")
         return _spawn(command, environment, stderr_actions(stderr), signal_mask), False
 
     def _is_outdated(self) -> bool:
@@ -238,7 +242,7 @@ class Forks:
         if message is not None or not part:
             why = str((message or {}).get("refused") or "the interpreter to fork from has ended")
             self.close(why[:WHY_CHARACTERS])
-            return f"no forks: {self.why}"
+            return f"later generations are not forked: {self.why}"
         return ""
 
     def close(self, why: str) -> None:
@@ -257,7 +261,7 @@ class Forks:
         if not (self.ready and used_bytes and limit_bytes):
             return
         if 2 * used_bytes > limit_bytes >= 2 * (used_bytes - MOST_OWN_BYTES):
-            self.disable("with it the container's memory would not hold two programs")
+            self.disable("the container's memory is too small for two programs and the interpreter to fork from")
 
     # A program that may not work when it is forked
 
@@ -336,7 +340,7 @@ def begin(folder: str) -> None:
         return
     for name in ("sitecustomize", "usercustomize"):
         if preload.has_custom_module(name):
-            _send(setup["fd"], {"refused": f"the image has a {name} of its own"}, close=True)
+            _send(setup["fd"], {"refused": f"the image has its own module {name}"}, close=True)
             return
     _import_and_fork(setup, program)
 
@@ -366,18 +370,18 @@ def _import_and_fork(setup: dict[str, Any], program: preload.Program) -> None:
     imported = {each.partition(".")[0] for each in set(sys.modules) - modules_before}
     hidden = [name for name in imported if _is_hidden_by(program, name)]
     if hidden:
-        why = f"its folder has a module {sorted(hidden)[0][:100]}, and the interpreter imported another of that name"
+        why = f"the program's folder has a module {sorted(hidden)[0][:100]}, but the interpreter imported another one"
     if not why and os.getcwd() != folder:
         why = "an import has changed the working directory"
     if why:
         _send(setup["fd"], {"refused": why}, close=True)
         _restart(setup["command"])
     if not any(step.kind == "import" for step in todo):
-        why = "it is not known yet what the program imports"
+        why = "the program's imports are not known yet"
     elif seconds < WORTH_S:
         why = f"the imports at the top of the program take only {seconds:.2f} s"
     elif _has_python_threads():
-        why = "importing leaves threads"
+        why = "the imports at the top of the program start threads"
     if why:
         _send(setup["fd"], {"refused": why}, close=True)
         return
@@ -405,7 +409,7 @@ def _leave_server(channel: int, ready: dict[str, Any], program: preload.Program,
     sys.stderr.flush()
     _end_or_wait(_fork())  # libraries that handle forks end their threads at one, and restart them when needed
     if len(os.listdir("/proc/self/task")) > 1:
-        _send(channel, {"refused": "importing leaves threads"}, close=True)
+        _send(channel, {"refused": "the imports at the top of the program start threads"}, close=True)
         return
     import gc  # noqa: PLC0415
 

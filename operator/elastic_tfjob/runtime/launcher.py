@@ -35,7 +35,7 @@ from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeS
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
-"""Time between two looks: while nothing changes (each look costs CPU time, which a small container has little of; the
+"""Time between two checks: while nothing changes (each check costs CPU time, which a small container has little of; the
 kernel signals a new command at once where it can), while programs start or stop, and while a program saves."""
 STATUS_S = 3.0
 """How often the launcher writes what the container uses. Changes of state are written at once."""
@@ -187,7 +187,7 @@ class Launcher:
         try:
             command = LauncherCommand.parse(text)
         except (ValueError, TypeError, RecursionError) as error:
-            self._log(f"invalid command, the previous one stays in force: {error}")
+            self._log(f"invalid command, the previous one still applies: {error}")
             return
         self._log(f"command: {command.action} {command.generation} {command.mode}")
         # A refused generation may be tried again: only a repeated `switch` is the same attempt.
@@ -224,14 +224,14 @@ class Launcher:
             if programs.prepared is None:
                 return
         if command.action == "prepare":
-            self._cancel_switch("the operator took it back")
+            self._cancel_switch("the operator cancelled it")
         else:
             self._switch(command, now_s)
 
     def _carry_out_run(self, command: LauncherCommand, now_s: float) -> None:
         programs, running = self.programs, self.programs.running
         if self.switch is not None and self.switch["generation"] != command.generation:
-            self._cancel_switch("the operator took it back")
+            self._cancel_switch("the operator cancelled it")
         if running is not None and running.generation == command.generation:
             programs.drop_prepared()
         elif self._is_prepared(command.generation):
@@ -278,7 +278,7 @@ class Launcher:
             return
         line = preload.spare_command(programs.command, ARCHIVE) if command.mode == "spare" else programs.command
         if line is None:
-            child.state, child.why = "failed", "only `python SCRIPT` and `python -m MODULE` can wait as a spare"
+            child.state, child.why = "failed", "mode spare needs a command `python SCRIPT` or `python -m MODULE`"
             return
         child.has_program = command.mode != "spare"
         try:
@@ -312,7 +312,7 @@ class Launcher:
             self._log(f"generation {child.generation} is ready")
         elif child.forked and now_s - child.started_at_s > HUNG_S and not programs.said_hello(child):
             # Some threads and locks of libraries do not survive a fork; a process of its own may not hang.
-            programs.forks.suspect(f"forked, the program did nothing for {HUNG_S:.0f} s")
+            programs.forks.suspect(f"the forked program did nothing for {HUNG_S:.0f} s")
             programs.drop_prepared()  # it is prepared again
 
     def _follow_chief(self, now_s: float) -> None:
@@ -341,7 +341,7 @@ class Launcher:
         if running is None or not running.task.chief:
             return
         if self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "saving":
-            return  # decided
+            return  # the switch is decided already
         if self.switch is None or self.switch["generation"] != command.generation:
             self._save_deadline_s = now_s + command.timeout_s
             self._decide(command.generation, "saving")
@@ -391,13 +391,14 @@ class Launcher:
             prepared.stderr.unmark()
         if self._save_id is not None:
             self._save_id, self.switch = None, decided
-            self._log(f"switch to {prepared.generation}: committed")
+            self._log(f"switch to generation {prepared.generation}: committed")
         if old is not None:
             programs.stop(old, now_s)
-        self._log(f"generation {prepared.generation} runs")
+        self._log(f"generation {prepared.generation} is running")
 
     def _open(self, child: Child) -> None:
-        """Open the barrier of resume(), or start what waits without the user's program."""
+        """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
+        or as a new process."""
         protocol.write(self.programs.folder(child) / protocol.GO, {"generation": child.generation, "at": time.time()})
         if child.has_program:
             return
@@ -413,10 +414,10 @@ class Launcher:
 
     def _decide(self, generation: int, state: str, why: str = "") -> None:
         self.switch = _decision(generation, state, why)
-        self._log(f"switch to {generation}: {state} {why}")
+        self._log(f"switch to generation {generation}: {state} {why}")
 
     def _refuse(self, why: str) -> None:
-        """Give the switch up: the running program trains on."""
+        """Give up the switch: the running program continues to train."""
         assert self.switch is not None
         self._decide(self.switch["generation"], "refused", why)
         self._withdraw_save()
@@ -543,7 +544,7 @@ def main(signal_mask: set[Any] | None = None) -> None:
     launcher = Launcher(program, directory, Path(command_file) if command_file else None, os.environ.get("TF_CONFIG"))
     try:
         code = launcher.run(before if signal_mask is None else signal_mask)
-    except OSError as error:  # of the first start: the message and exit code of a shell
+    except OSError as error:  # the first start failed: use the message and exit code of a shell
         print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
         code = 127 if isinstance(error, FileNotFoundError) else 126
     sys.stdout.flush()

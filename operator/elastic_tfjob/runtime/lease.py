@@ -134,7 +134,7 @@ class Lease:
             self._write()
         elif self.lost is None:
             self.lost = self._in_use(held)
-            print(f"WARNING: no checkpoint is saved from now on: {self.lost}", file=sys.stderr, flush=True)
+            print(f"WARNING: from now on no checkpoint is saved: {self.lost}", file=sys.stderr, flush=True)
 
     def release(self) -> None:
         """Release the lease, unless the next program of this job has it. Never raises."""

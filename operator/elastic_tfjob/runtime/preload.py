@@ -66,7 +66,7 @@ def _split(command: Sequence[str]) -> tuple[list[str], str, list[str], str]:
             options.append(rest.pop(0))
         elif option[:2] not in _WITH_VALUE:
             if option.startswith("--") or not set(option[1:]) <= set(_FLAGS):
-                return [], "", [], f"python's option {option[:40]} is not known"
+                return [], "", [], f"the python option {option[:40]} is not supported"
             letters += option[1:]
     return options, letters, rest, ""
 
@@ -78,12 +78,12 @@ def program_of(command: Sequence[str]) -> tuple[Program | None, str]:
     if why:
         return None, why
     if hiding := [letter for letter in letters if letter in "EIS"]:
-        return None, f"python's option -{hiding[0]} hides the launcher's module from it"
+        return None, f"the python option -{hiding[0]} keeps the launcher's module from being loaded"
     if len(rest) > 1 and rest[0] in ("-m", "-c"):
         return Program("module" if rest[0] == "-m" else "code", rest[1]), ""
     if rest and not rest[0].startswith("-"):
         return Program("script", rest[0]), ""
-    return None, "the command names no script"
+    return None, "the command has no script"
 
 
 # -- The top of a program's source -------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ class SaveBeforeStop:
                 self._retry_at_s = now_s + RETRY_SAVE_S
         elif report["state"] == "saved" and now_s - self._saved_at_s >= HOLD_S:
             self.withdraw(folder)
-            why = f"its pod was not ended for {HOLD_S:.0f} s, so it trains on"
+            why = f"the pod was not ended within {HOLD_S:.0f} s, so training continued"
             self.report = _save_report(request, "refused", why=why)
             self._retry_at_s = now_s + HOLD_S
 
@@ -306,13 +306,13 @@ class Programs:
         child.started_at_s = time.monotonic()
         child.hook = HookDetection(child.pid, child.started_at_s)
         way = "was forked and " if child.forked else ""
-        way += f"with low priority ({child.lowered_by}) " if child.lowered_by else ""
+        way += f"with low CPU priority ({child.lowered_by}) " if child.lowered_by else ""
         self._log(f"generation {child.generation} {way}started as {child.pid}: {' '.join(command[:4])[:200]}")
 
     def restore_priority(self, child: Child) -> None:
         """Give a prepared program its normal CPU priority back."""
         if child.lowered_by and not processes.restore_priority(child.pid, child.lowered_by):
-            self._log(f"generation {child.generation} keeps a low priority")
+            self._log(f"generation {child.generation} keeps its low CPU priority")
         child.lowered_by = ""
 
     # -- stopping ------------------------------------------------------------------------------------------------------
@@ -407,12 +407,11 @@ class Programs:
                 _send(each.pid, number)
 
     def _has_remaining(self, child: Child) -> bool:
-        """Whether a program that was told to end continues in processes behind a wrapper.
+        """Whether a program that was signalled to end continues in processes behind a wrapper.
 
         These get the signal once they have lost the wrapper. The launcher does not wait for processes that ignore it,
-        and waits only TERM_S for processes other than the trainer. (Where the program was not told to end, its end is
-        also the end of its descendants.)
-        """
+        and waits only TERM_S for processes other than the trainer. (If the program was not signalled to end, its end is
+        also the end of its descendants.)"""
         ending = child.ending
         if ending is None or not ending.wraps:
             return False
@@ -467,7 +466,7 @@ class Programs:
         self._log(f"prepared generation {child.generation} ended with {code}: {output}")
         if self._should_retry(child, code, saving=saving):
             if child.forked:
-                self.forks.suspect(f"forked, {why}")
+                self.forks.suspect(f"after a fork, {why}")
             self.prepared = None  # it is prepared again, without a fork
             return
         if child.checks_fork:
@@ -493,7 +492,7 @@ class Programs:
         if not code or not self.forks.ready or self._end_forwarded or self.said_hello(child):
             return
         if time.monotonic() - child.started_at_s < EARLY_S:
-            why = f"the program ended with exit code {code} after packages had been imported for it"
+            why = f"the program ended with exit code {code}, perhaps because its packages were imported ahead"
             with contextlib.suppress(OSError):
                 protocol.write(self.directory / protocol.PLAIN, {"why": why})
 

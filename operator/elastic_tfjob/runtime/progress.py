@@ -22,8 +22,8 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of the step-time histogram, in seconds; one more bucket has all above."""
 DOWNTIME_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 WRITE_S, WATCH_S = 1.0, 0.25
-"""Rare, because each costs CPU (benchmarks/bench_hook.py): in a container of 50 millicores, 20 looks a second
-took a tenth of it. Training continues until a request to save is seen."""
+"""Writes and checks are rare, because each costs CPU (benchmarks/bench_hook.py): in a container of 50 millicores, 20
+checks a second took a tenth of it. Training continues until a request to save is seen."""
 RATE_S = 10.0
 """Steps per second are averaged over this time."""
 MOST_ERRORS = 10

@@ -169,7 +169,7 @@ class LauncherCommand:
         ):
             raise ValueError(f"generation is {raw.get('generation')!r}; it must be an integer of at least 0")
         if tf_config is not None and not isinstance(tf_config, str):
-            raise ValueError("tf_config must be a text")
+            raise ValueError("tf_config must be a string")
         if raw.get("mode", "overlap") not in ("overlap", "spare"):
             raise ValueError(f"mode is {raw['mode']!r}; it must be overlap or spare")
         return cls(

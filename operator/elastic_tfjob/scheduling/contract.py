@@ -38,27 +38,27 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
     "Snapshot": {
         "now": Both("the operator's clock", "the simulated clock"),
         "nodes": Both("nodes that are ready, not cordoned, and not recalled by their pool", "all nodes"),
-        "jobs": Both("TFJobs that the profile decides for", "jobs that have come and not ended"),
-        "seed": Both("always 0: draws of `reclaim: random` differ by the time of the round alone", "the run's seed"),
+        "jobs": Both("TFJobs that the profile decides for", "jobs that have arrived and not ended"),
+        "seed": Both("always 0", "the run's seed"),
         "pools": Both(
-            "pods of the pools' namespaces that no node has room for, headroom, annotation want-nodes of the ConfigMap",
+            "unschedulable pods of the pools' namespaces, headroom, annotation want-nodes of the ConfigMap",
             "the inference pool's demand",
         ),
-        "history": Both("states of TFJobs that succeeded, and a ConfigMap of those that are gone", "finished jobs"),
+        "history": Both("states of succeeded TFJobs, and a ConfigMap with those of deleted ones", "finished jobs"),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
         "capacity": Both("status.allocatable", "the cluster of the scenario"),
-        "free": Both("capacity less the requests of pods that no decided job counts", "capacity"),
-        "pool": Both("label pool, of the pools in the ConfigMap", "training or inference"),
+        "free": Both("capacity less the requests of all other pods than those of the profile's jobs", "capacity"),
+        "pool": Both("label pool, if the ConfigMap has this pool", "training or inference"),
         "labels": Both("metadata.labels", "the cluster of the scenario"),
         "taints": Both("spec.taints, without the operator's own", "the cluster of the scenario"),
         "accelerator_speed": Both(
-            "accelerator_speed of the node's pool in the ConfigMap; of nodes of no such pool it is 1",
+            "accelerator_speed of the node's pool in the ConfigMap; 1 without a pool",
             "the cluster of the scenario",
         ),
         "loan": Both(
-            "annotation loan and taint loaned, and which pods are there",
+            "annotation loan, taint loaned, and the pods on the node",
             "the inference pool's demand, and the plan's loans",
         ),
     },
@@ -67,82 +67,80 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "arrival_s": Both("metadata.creationTimestamp", "the workload"),
         "groups": Both("tfReplicaSpecs, with the bounds of the annotations", "the workload"),
         "sequence": Both(
-            "always 0: nothing tells which of two jobs came first within a second, so their names decide",
+            "always 0: names decide between jobs of the same second",
             "the place in the workload",
         ),
         "priority": Both(
-            "the least of the PriorityClasses of its types that may have replicas; the lowest there is while it waits "
-            "and promises to its namespace failed",
+            "the lowest of its PriorityClasses; lowest of all jobs while its namespace has failed reservations",
             "the workload",
         ),
         "deadline_s": Both("annotation deadline", "the workload"),
         "total_steps": Both(
-            "annotation total-steps, else what the program reports", "the speed model, off by the noise of estimates"
+            "annotation total-steps, else the program's report", "the speed model, with the noise of estimates"
         ),
-        "duration_s": Both("annotation estimated-duration", "what the user says, or with `oracle` the truth"),
-        "loanable": Both("annotation loanable, of a job that can be stopped", "the workload"),
-        "resizable": Both("a checkpoint-dir, and bounds with room between them", "always"),
+        "duration_s": Both("annotation estimated-duration", "the user's estimate, or with `oracle` the truth"),
+        "loanable": Both("annotation loanable, if the job can be stopped", "the workload"),
+        "resizable": Both("a checkpoint-dir, and bounds that allow several sizes", "always"),
         "stoppable": Both("a checkpoint-dir, and rescale not never", "always"),
         "movable": Both("a checkpoint-dir, and rescale not never", "always"),
         "reports": Both("an exporter is injected", "always"),
         "fixed_cpu": Both(
-            "jobs that Kueue admitted, that have resources of whole pods, or that cannot be rescaled", "never"
+            "jobs that Kueue admitted, that have pod-level resources, or that cannot be rescaled", "never"
         ),
-        "constraints": Both("nodeSelector, required node affinity, tolerations; nodes it was refused", "none"),
-        "constraints_by_type": Both("the same, where replica types differ", "none"),
-        "model": Both("annotation model, else the stem of the name", "the workload, else the stem of the name"),
+        "constraints": Both("nodeSelector, required node affinity, tolerations; excluded nodes", "none"),
+        "constraints_by_type": Both("the same, if replica types differ", "none"),
+        "model": Both("annotation model, else the name without its number", "the workload, else as live"),
         "asked": Both("annotations target-workers and target-ps, edits of the spec", "never set"),
     },
     "Job": {
         "spec": Both("see JobSpec", "see JobSpec"),
         "placement": Both("nodes of bound pods, else those of the target", "as carried out"),
         "phase": Both("annotation state, and whether all pods are bound", "as carried out"),
-        "steps": Both("what the chief's exporter reports", "the speed model"),
-        "observed_s": Both("when that was heard", "the last change"),
-        "steps_per_s": Both("what the chief's exporter reports", "the speed model"),
-        "since_s": Both("annotation record, or since when it waits", "the last change"),
+        "steps": Both("the chief's exporter", "the speed model"),
+        "observed_s": Both("the time of that report", "the last change"),
+        "steps_per_s": Both("the chief's exporter", "the speed model"),
+        "since_s": Both("annotation record, or the start of waiting", "the last change"),
         "service": Both("annotation record", "as carried out"),
         "rescaled_s": Both("the history in annotation state", "as carried out"),
         "executed_s": Both("annotation record", "as carried out"),
         "migrations": Both("annotation record", "as carried out"),
         "speed": Both("the speeds in annotation state, fitted", "measured, or with `oracle` the truth"),
-        "loss": Both("what the chief's exporter reports, and annotation record", "the workload's loss curve"),
+        "loss": Both("the chief's exporter, and annotation record", "the workload's loss curve"),
         "cpu": Both("CPU granted by the target", "as carried out"),
         "stops": Both("annotation record", "as carried out"),
         "stopped_s": Both("annotation record", "as carried out"),
         "resumed_s": Both("annotation record", "as carried out"),
-        "memory": Both("annotation target, as the last plan had it", "as the last plan had it"),
-        "warm_start": Both(
-            "start.way of the chief's /status", "where `--boot-cpu` says what the start of a kept replica costs"
+        "memory": Both("annotation target, from the last plan", "from the last plan"),
+        "warm_start": Both("start.way of the chief's /status", "if `--boot-cpu` has the cost of a kept replica"),
+        "cpu_use": Both(
+            "CPU use that exporters report, divided by the CPU that pods hold", "the speed models ps-cpu and cpu-share"
         ),
-        "cpu_use": Both("what exporters report, over what pods hold", "the speed models ps-cpu and cpu-share"),
-        "step_cpu_s": Both(
-            "CPU and steps of the same last minutes", "not told: `steps_per_s` and `cpu_use` are of now"
-        ),
-        "cpu_limited": Both("limits.cpu of all its containers", "always, but for the speed model cpu-share"),
+        "step_cpu_s": Both("CPU and steps of the same last minutes", "never: `steps_per_s` and `cpu_use` are current"),
+        "cpu_limited": Both("limits.cpu of all its containers", "always, except with the speed model cpu-share"),
         "cpu_shared": Both(
-            "limits.cpu of each container is all that the job's containers on its node request",
-            "profiles with `share_cpu`, but for the speed model cpu-share",
+            "limits.cpu of each container is the sum of the job's requests on its node",
+            "profiles with `share_cpu`, except with the speed model cpu-share",
         ),
-        "cpu_settled": Both("half a minute with the same weights, or a limit", "always: `cpu_use` is of now"),
+        "cpu_settled": Both("half a minute with the same weights, or a limit", "always"),
     },
 }
 """The source of each field, by class and field."""
 
 VERBS: Final[Mapping[str, Both]] = {
-    "start": Both("pods are created on the nodes of the plan", "after start_s"),
-    "resize": Both("by overlap, spare or recreate; no step is lost", "after rescale_s"),
+    "start": Both("pods are created on the nodes of the plan", "after `--start-pause`"),
+    "resize": Both("by overlap, spare or recreate; no step is lost", "after `--rescale-pause`"),
     "stop": Both(
-        "a checkpoint is asked for and confirmed, then pods end, the chief first; they start again from it",
-        "restart_s and lost steps",
+        "the chief saves, then pods end, the chief first; the job resumes from the checkpoint",
+        "costs `--restart-pause` and lost steps",
     ),
     "grant CPU": Both("in place, within a node", "at once"),
-    "repair": Both("pods of a lost node are recreated on another one", "from the last checkpoint, after restart_s"),
-    "move": Both("another pod on the new node, by overlap or spare; with the chief, by recreate", "after migrate_s"),
+    "repair": Both(
+        "pods of a lost node are recreated on another one", "from the last checkpoint, after `--restart-pause`"
+    ),
+    "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
     "borrow, return": Both(
-        "taint and annotation of the node; nothing starts there before; a node that returns is left as one that is "
-        "cordoned, and jobs that are late are stopped",
+        "taint and annotation of the node, before pods start there; jobs leave a recalled node, or are stopped",
         "the node changes its pool at once",
     ),
 }
@@ -162,14 +160,14 @@ NEEDS: Final[Mapping[Need, Met]] = {
     "oracle": Met(
         "",
         "true durations and speeds",
-        "only a simulation knows the truth; live, profiles go by estimated-duration and reported speed",
+        "only a simulation knows the true values; a live cluster has estimated-duration and reported speeds",
     ),
     "samples": Met(
         "",
         "each job runs at a few sizes before it starts",
-        "only a simulation measures a job's speed before it starts; live, it is learned",
+        "only a simulation measures a job's speed before it starts; a live cluster learns it",
     ),
-    "totals": Met("", "replicas are on no node", "a replica needs a node; only a simulation counts totals"),
+    "totals": Met("", "replicas are on no node", "replicas need nodes; only a simulation can count totals alone"),
     "repack": Met(
         "",
         "a resized job is placed again as a whole",
@@ -210,10 +208,10 @@ def as_markdown(refused: Iterable[tuple[str, str, str]]) -> str:
     parts = [_HEAD]
     for name, fields in FIELDS.items():
         parts.append(_table(f"### `{name}`", "Field", fields))
-    parts.append("## What a plan asks for\n\nAn empty cell: that world does not do it.")
+    parts.append("## What a plan asks for\n\nAn empty cell means that the environment does not do it.")
     parts.append(_table("", "Part of the plan", VERBS))
     lacks = "\n".join(f"| `{name}` | {values} | {why} |" for name, values, why in refused)
-    parts.append(f"{_LACKS}\n\n| Parameter | Value that is refused | Why |\n|---|---|---|\n{lacks}")
+    parts.append(f"{_LACKS}\n\n| Parameter | Refused value | Why |\n|---|---|---|\n{lacks}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -225,18 +223,18 @@ def _table(title: str, first: str, rows: Mapping[str, Both]) -> str:
 _HEAD: Final = """# One contract, two worlds
 
 The same decision core runs in the operator and in the simulator. It reads a `Snapshot` and returns a `Plan`. This page
-says who fills each field of the Snapshot, and how each part of the Plan is carried out. It is written from
+lists the source of each field of the Snapshot, and how each part of the Plan is carried out. It is generated from
 `scheduling/contract.py`, and a test compares it with the classes.
 
 ## What a policy sees
 
-A `-` means that the world does not fill the field: a policy finds its default there."""
+A `-` means that the environment leaves the field at its default."""
 
 _LACKS: Final = """## What the operator refuses
 
-A profile declares what it needs of the world. A ConfigMap that asks for what the live cluster lacks is refused with an
-`InvalidConfiguration` event, and the last good configuration stays. So is a profile that cannot do without it. Where
-the default of a profile asks for it, the operator passes that over, and says so once in its log."""
+A profile declares its needs. A ConfigMap with a need that the live cluster does not meet is refused with an
+`InvalidConfiguration` event, and the last valid configuration stays. If only a default has such a need, the operator
+ignores it with a line in its log."""
 
 
 # The needs of a profile that a live cluster does not meet, from the profile's declared needs and the contract's table.
@@ -256,7 +254,7 @@ def refusals(name: str, settings: Mapping[str, Any]) -> list[str]:
         for beside in (settings, {parameter: said}):
             if unmet := _unmet_by(name, beside, parameter):
                 value, why = unmet
-                problems.append(f"profiles.{name}.{parameter}: {why}; allowed is {value}")
+                problems.append(f"profiles.{name}.{parameter}: {why}; allowed: {value}")
                 break
     parameters = parse_profile(name, settings)
     build(name, parameters)  # raises for a profile whose `stages` fails

@@ -51,11 +51,11 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a profile is composed of: the `order` of jobs, the `steps` of a round, and what they need from the world.
+    """The composition of a profile: the `order` of jobs, the `steps` of a round, and what they need from their
+    environment.
 
     `drifts`: the steps' decisions change with the clock alone, so a round is due at every interval. `shares_cpu`: the
-    replicas of a job on one node share the CPU that it holds there.
-    """
+    replicas of a job on one node share the CPU that it holds there."""
 
     order: Order
     steps: tuple[Step, ...]
@@ -68,30 +68,29 @@ def needs(*words: Need) -> frozenset[Need]:
     return frozenset(words)
 
 
-SHARE_CPU: Final = "replicas of a job on one node share the CPU that it holds there: the limit of each is all of it"
+SHARE_CPU: Final = "the CPU limit of each replica is all CPU that its job holds on the node"
 """The description of the parameter `share_cpu`."""
 
 
 class ProfileParameters(BaseModel, ABC):
-    """What a user may set for every profile, in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
+    """The parameters of every profile, set in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    place: PlaceName = Field("best-fit", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(0.0, description="longest time between two rounds; 0: only when something changes")
+    place: PlaceName = Field("best-fit", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(0.0, description="most seconds between two rounds; 0: a round only after a change")
     on_change: bool = Field(True, description="false: a change waits for the next multiple of interval_s")
-    oracle: bool = Field(False, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(False, description="the policy gets true durations and speeds (simulation only)")
     lend: Literal["none", "offered"] = Field("none", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "first",
-        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
-        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+        description="nodes that return to their pool: the first; otherwise idle nodes, nodes whose jobs can shrink, "
+        "then by preemption cost, jobs on the node, a search for the fewest stops, or at random",
     )
 
     stop_cooldown_s: Seconds = Field(
         0.0,
-        description="least time from a stop of a job to its resumption, and from that to its next stop; the operator's "
-        "default is 60",
+        description="least seconds between a job's stop, resumption and next stop; the operator's default is 60",
     )
 
     @property
@@ -107,7 +106,7 @@ class ProfileParameters(BaseModel, ABC):
         if self.oracle:
             yield "oracle"
         if self.lend == "offered":
-            yield from ("loans", "stop")  # jobs on a node that goes back are stopped
+            yield from ("loans", "stop")  # the return of a borrowed node stops the jobs on it
         if self.reclaim != "first":
             yield "loans"
         if self.place == "count":
@@ -135,9 +134,9 @@ class ProfileParameters(BaseModel, ABC):
 class ElasticParameters(ProfileParameters):
     """The parameters of all profiles that resize jobs."""
 
-    cooldown_s: Seconds = Field(0.0, description="least time between two rescales of one job")
+    cooldown_s: Seconds = Field(0.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.0, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
-    repack: bool = Field(False, description="a resized job is placed again as a whole")
+    repack: bool = Field(False, description="a resize places all replicas of the job again (simulation only)")
     sample_points: int = Field(
         8, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
@@ -164,12 +163,12 @@ class ElasticParameters(ProfileParameters):
 
 
 class CostParameters(ElasticParameters):
-    """The parameters of all profiles that weigh what a rescale costs."""
+    """The parameters of all profiles that weigh the cost of a rescale."""
 
-    rescale_pause_s: Seconds = Field(1.0, description="what a rescale stops training for")
-    prepare_cpu_s: Seconds = Field(12.0, description="CPU time of starting one process of the new size")
+    rescale_pause_s: Seconds = Field(1.0, description="expected pause of a resize, in seconds")
+    prepare_cpu_s: Seconds = Field(12.0, description="CPU-seconds to start one process of the new size")
     prepare_kept_cpu_s: Seconds = Field(
-        12.0, description="the same for a replica that stays and has imported what its next program imports"
+        12.0, description="CPU-seconds to start one process for a replica that stays, which may fork it"
     )
 
     @property

@@ -35,10 +35,10 @@ __all__ = ["MOST_JOBS", "MOST_LINE_BYTES", "ExperienceJob", "ExperienceRound", "
 
 VERSION: Final = 1
 MOST_JOBS: Final = 1000
-"""Most jobs per line, by arrival, so that writing a line does not slow the round."""
+"""Maximum number of jobs per line, the earliest arrivals first, so that writing a line does not slow the round."""
 MOST_LINE_BYTES: Final = 8 << 20
 _ROOM_BYTES: Final = 4 << 20
-"""The part of that for everything but jobs."""
+"""The part of a line's bytes that is kept for everything except jobs."""
 _MOST_NODES: Final = 10_000
 _GROUPS: Final = 8
 _LATEST_S: Final = float(MAX_DURATION_S) * 10
@@ -125,7 +125,7 @@ def _of_job(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
-    """The known speeds: live the measured ones, in a simulation with the oracle all."""
+    """The known speeds: in a live cluster the measured ones; in a simulation with the oracle, all."""
     speed = job.speed
     if isinstance(speed, OnlineSpeed):
         return islice(((p, w, rate) for (p, w), rate in speed.measured.items()), MAX_ENTRIES)
@@ -137,16 +137,16 @@ def _speeds(job: Job) -> Iterable[tuple[int, int, float]]:
 
 
 def of_line(line: str) -> ExperienceRound:
-    """Raises ValueError that says where a line is wrong and why. A wrong job is skipped, the others of its line are
-    kept."""
+    """Parses a line. Raises ValueError that names the position and the cause of an error. An invalid job is skipped,
+    and the line's other jobs are kept."""
     if len(line) > MOST_LINE_BYTES:
-        raise ValueError(f"a line of more than {MOST_LINE_BYTES} bytes")
+        raise ValueError(f"the line has more than {MOST_LINE_BYTES} bytes")
     try:
         fields = Fields(json.loads(line))
     except RecursionError as error:
-        raise ValueError("not the JSON of a round") from error
+        raise ValueError("the line is nested too deeply") from error
     if fields.whole("version", 2**31) != VERSION:
-        raise fields.wrong("version", f"{VERSION}, of which this reads")
+        raise fields.wrong("version", f"{VERSION}, the supported version")
     now, slot_s = _measured(fields, "at", _LATEST_S), _measured(fields, "slot", MAX_DURATION_S)
     nodes = [(_resources(each, "free"), each.whole("number", _MOST_NODES)) for each in fields.objects("nodes", 10_000)]
     reading = Lenient()

@@ -77,7 +77,8 @@ class Forecast:
 
     @property
     def at_risk(self) -> bool:
-        """Whether it is expected to meet its deadline, but the end of the interval lies beyond that."""
+        """Whether the job is expected to meet its deadline, although the forecast's interval ends after the
+        deadline."""
         return bool(self.meets) and self.finish is not None and self.finish.latest_s > (self.deadline_s or inf)
 
 
@@ -85,8 +86,8 @@ UNKNOWN = Forecast()
 
 
 def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] | None = None) -> Prediction:
-    """What is known of the job's speed at any size. `past`: what jobs of its name taught; `nodes`: for the speed of
-    their accelerators."""
+    """The prediction of the job's speed at any size. `past`: what finished jobs of the same model taught; `nodes`: the
+    nodes, for the speed of their accelerators."""
     spec, counts = job.spec, job.counts
     held: dict[str, float] = {}
     for group in spec.groups:
@@ -124,7 +125,7 @@ def work_left(job: Job, now: float, past: Past | None = None) -> tuple[float, fl
     if whole is None:
         return None
     left = max(0.0, whole.value - done)
-    # The error of the total is all in the steps left.
+    # The steps done are known exactly, so the whole error of the total is in the steps left.
     return left, (whole.relative_error * whole.value / left if left else 0.0)
 
 
@@ -157,8 +158,9 @@ def expected_rate(
 
 
 def _as_if_held(job: Job, placement: Placement, cpu: Cpu) -> dict[str, float]:
-    """For a job whose replicas share CPU: what a replica of each type holds now, times how much more the slowest one
-    can use then. A Prediction, which uses held CPU, then predicts the speed of usable CPU."""
+    """For a job whose replicas share CPU: the CPU that a replica of each type holds now, multiplied by the ratio by
+    which the CPU that the slowest one can use would grow. A Prediction computes with held CPU; with these values it
+    predicts the speed for usable CPU."""
     now, found = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True), {}
     for type_, each in usable_cpu(job.spec.groups, placement, cpu, shared=True).items():
         if (n := len(job.placement.get(type_, ()))) and each and (slowest := min(now[type_])):
@@ -205,8 +207,8 @@ class Forecasts(Mapping[str, Forecast]):
 
     `changed` has the targets of the plan; `order` the waiting jobs in order. The start of a waiting job follows from
     totals: in order, each job starts as soon as free resources, with those of jobs that end, hold its minimum (list
-    scheduling without backfill, Graham, 1969). So a start is rather late where later jobs may pass, and rather early
-    where free resources are scattered.
+    scheduling without backfill, Graham, 1969). So the forecast start is too late if later jobs may start first, and too
+    early if the free resources are scattered over nodes.
     """
 
     def __init__(self, snapshot: Snapshot, changed: Changed, order: Callable[[], Iterable[str]]) -> None:
@@ -306,10 +308,10 @@ class Forecasts(Mapping[str, Forecast]):
 # -- Attainable: the least size with which a job meets a deadline from now on ------------------------------------------
 
 EACH_UP_TO: Final = 8
-"""The first counts of a type are each tried; larger ones in steps of about a quarter."""
+"""Up to this number every count of a replica type is tried; larger counts in steps of about a quarter."""
 STRIDE: Final = 1.25
 MOST_WORKERS: Final = 512
-"""The most workers that are suggested beyond the job's bounds."""
+"""Maximum number of workers that is suggested beyond the job's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,8 @@ class Attainable:
 
 
 def attainable(job: Job, by_s: float, snapshot: Snapshot) -> Attainable | None:
-    """What meets the deadline `by_s` (on the Snapshot's clock) from now on. None: too little is known."""
+    """The sizes with which the job would meet the deadline `by_s` (on the Snapshot's clock), if it had them from now
+    on. None: too little is known."""
     now, past = snapshot.now, snapshot.past(job.spec)
     left = work_left(job, now, past)
     if left is None or not isfinite(left[0]):
@@ -407,7 +410,7 @@ def _rate(known: Prediction, counts: Counts) -> tuple[float, Source] | None:
 
 
 def _between(least: int, most: int) -> Iterator[int]:
-    """Each of the first counts, then with growing gaps, and the last."""
+    """The counts to try: each of the first counts, then counts with growing gaps, and the last count."""
     n = least
     while n < most:
         yield n

@@ -55,10 +55,10 @@ def load_installed_profiles(taken: Container[str]) -> InstalledProfiles:
             name = entry_point.name
             try:
                 if name in packages:
-                    raise ValueError(f"package {packages[name]} has a profile of this name already")
+                    raise ValueError(f"package {packages[name]} already has a profile of this name")
                 _check_name(name, taken)
                 profiles[name] = _load(entry_point)
-            except (Exception, SystemExit) as error:  # what an import may raise has no end
+            except (Exception, SystemExit) as error:  # an import may raise anything
                 problems.append(ProfileProblem(_printable(name), package, _words(error)))
             else:
                 packages[name] = package
@@ -71,7 +71,7 @@ def _offers() -> Iterator[tuple[str, list[EntryPoint] | Exception]]:
     for distribution in distributions():
         try:
             text = distribution.read_text("entry_points.txt") or ""
-        except (OSError, ValueError):  # not readable, or no text: nothing says that it has profiles
+        except (OSError, ValueError):  # unreadable, or not a text: the package declares no profiles
             continue
         if GROUP not in text:
             continue
@@ -100,13 +100,13 @@ def _check_name(name: str, taken: Container[str]) -> None:
             "letter"
         )
     if name in taken:
-        raise ValueError("elastic-tfjob has a profile of this name already")
+        raise ValueError("elastic-tfjob already has a profile of this name")
 
 
 def _load(entry_point: EntryPoint) -> type[ProfileParameters]:
     found = entry_point.load()
     if not isinstance(found, type) or not issubclass(found, ProfileParameters):
-        raise TypeError(f"{entry_point.value} is not a class of ProfileParameters")
+        raise TypeError(f"{entry_point.value} is not a subclass of ProfileParameters")
     if inspect.isabstract(found):
         raise TypeError(f"{entry_point.value} has no method `stages`")
     return found
@@ -117,5 +117,5 @@ def _words(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without control characters, which a terminal or a log would obey."""
+    """The text without control characters, which a terminal or log viewer would interpret."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -13,20 +13,22 @@ from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement, counts_of
 __all__ = ["RULES", "Guest", "Rule", "Vacated", "vacate"]
 
 Rule = Literal["cost", "fewest", "search", "random"]
-"""Which node goes back when every candidate has a job that must be stopped. `cost`: the node with the least server
-preemption cost (Aryl, arXiv 2202.07896): each node counts for a job one over the number of borrowed nodes that the job
-would have to leave, so each job costs one in all. `fewest`: the node with the fewest jobs. `search`: the plan with the
-fewest stops among `cost`, `fewest`, and the node whose stops clear the most nodes each. `random`: any."""
+"""The rule that chooses a node to return if every candidate has a job that must be stopped. `cost`: the node with the
+least server preemption cost (Aryl, arXiv 2202.07896): for each of its jobs a node counts one over the number of
+borrowed nodes that the job would have to leave, so each job costs one in total. `fewest`: the node with the fewest
+jobs. `search`: the plan with the fewest stops among `cost`, `fewest`, and the node whose stops clear the most nodes
+each. `random`: any."""
 RULES: Final[tuple[Rule, ...]] = ("cost", "fewest", "search", "random")
 
 Reclaim = Literal["first", Rule]
-"""Which nodes go back: the `first` ones, whatever runs there, which is the plain baseline; else as `vacate` chooses."""
+"""Which nodes are returned: the `first` ones, whatever runs on them, which is the plain baseline; otherwise the nodes
+that `vacate` chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A job with replicas on borrowed nodes. `minimum`: the least replicas per type that it can shrink to, which is its
-    present size where it cannot be resized. `stops`: how often it was stopped before."""
+    """A job with replicas on borrowed nodes. `minimum`: the fewest replicas per type to which it can shrink; its
+    present size if it cannot be resized. `stops`: how often it was stopped before."""
 
     key: str
     placement: Placement
@@ -37,7 +39,7 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Vacated:
-    """`nodes` that go back, and the `sizes` that jobs shrink to; the other jobs on these nodes are `stopped`."""
+    """The `nodes` to return, and the `sizes` to which jobs shrink; all other jobs on these nodes are `stopped`."""
 
     nodes: tuple[str, ...]
     sizes: dict[str, Counts]
@@ -46,10 +48,9 @@ class Vacated:
 
 @dataclass(frozen=True, slots=True)
 class BorrowOffered:
-    """Borrow all nodes that other pools can spare while a loanable job waits, and give back as many as they want: those
-    they ask for by name, then as `reclaim` says. An idle node is kept until its pool wants it, so that borrowing does
-    not follow every change of the queue.
-    """
+    """Borrow all nodes that other pools can spare while a loanable job waits, and return as many as these pools want:
+    first the nodes that they request by name, then nodes chosen by `reclaim`. An idle node is kept until its pool wants
+    it, so that nodes are not borrowed and returned with every change of the queue."""
 
     reclaim: Reclaim = "first"
 
@@ -67,8 +68,8 @@ class BorrowOffered:
             round_.borrow(borrowed, Reason("offered"))
 
     def _chosen(self, round_: Round, named: Sequence[str], lent: Sequence[str], wanted: int) -> Sequence[str]:
-        """The nodes to return. Jobs that can run with fewer replicas shrink; the others on these nodes are stopped when
-        the nodes go."""
+        """The nodes to return. Jobs that can run with fewer replicas shrink; the other jobs on these nodes are stopped
+        when the nodes are returned."""
         if self.reclaim == "first" or not wanted:
             return lent[:wanted]
         seed = f"reclaim-{round_.snapshot.seed}-{round_.now}"
@@ -79,8 +80,8 @@ class BorrowOffered:
 
 
 def guests(round_: Round, lent: frozenset[str]) -> list[Guest]:
-    """The jobs on these nodes. Only under profiles that resize jobs may they shrink: others would never grow them
-    again."""
+    """The jobs on these nodes. They may shrink only under profiles that resize jobs: other profiles would never grow
+    them again."""
     shrinks = "resize" in round_.rules.needs and not round_.rules.repack
     running = [(job, shrinks) for job in round_.running_in_order()]
     guests = []
@@ -171,7 +172,7 @@ class _BorrowedNodes:
         return [guest for guest in self.jobs_on[node].values() if self._below(guest, node) is None]
 
     def lost(self, node: str) -> int:
-        """How many replicas leave with the node, where no job has to be stopped."""
+        """The number of replicas that leave with the node without the stop of a job."""
         return sum(
             sum(self._counts(guest).values()) - sum((self._below(guest, node) or {}).values())
             for guest in self.jobs_on[node].values()
@@ -181,7 +182,7 @@ class _BorrowedNodes:
         return sum(1 / self._needs.get(guest.key, 1) for guest in self.to_stop(node))
 
     def cleared(self, node: str) -> int:
-        """How many nodes need no further stop once this node's jobs are stopped."""
+        """The number of nodes that need no further stop once this node's jobs are stopped."""
         stopped = {guest.key for guest in self.to_stop(node)}
         beside = {name for guest in self.to_stop(node) for name in nodes_of(guest.placement) if name in self.jobs_on}
         return sum(all(guest.key in stopped for guest in self.to_stop(name)) for name in beside)
@@ -210,7 +211,7 @@ class _BorrowedNodes:
         return self.sizes.get(guest.key) or counts_of(guest.placement)
 
     def _below(self, guest: Guest, node: str) -> Counts | None:
-        """The largest size without this node; None where that is below the minimum."""
+        """The largest size without replicas on this node; None if that is below the minimum."""
         smaller = {}
         for type_, count in self._counts(guest).items():
             names = guest.placement[type_][:count]

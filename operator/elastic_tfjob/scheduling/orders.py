@@ -66,7 +66,7 @@ class AgedShortestFirst(ShortestJobFirst):
         return max(0.0, duration_s * (1 - job.steps / total)) if total and duration_s < inf else duration_s
 
     def aged_s(self, job: Job) -> float:
-        """When the job goes before younger ones."""
+        """The time from which the job goes before all jobs that have not waited as long for their run time."""
         (duration_s,) = ShortestJobFirst.key(self, job, 0.0)
         return job.spec.arrival_s + max(DAY_S, self.patience * (duration_s if duration_s < inf else DAY_S))
 
@@ -107,7 +107,7 @@ class LeastAttainedService(Order):
 
     `within` a queue: by `arrival` (as Lucid's simulator), or by `turn` (as Tiresias itself): running jobs first, in the
     order in which they started; then jobs preempted in this queue, the last one first; then jobs that entered it, new
-    or just sunk, in order of entering. So a job that sinks goes behind those that wait there.
+    or just sunk, in order of entering. So a job that sinks comes after the jobs that wait there.
     `promote_knob` k > 0 brings a waiting job back to the first queue once it has waited k times as long as it ran
     (PROMOTEKNOB); 0 turns that off. Its service until then is forgiven: once it starts again, that amount is stored in
     its memory (FORGIVEN), and only later service counts.
@@ -154,6 +154,6 @@ class LeastAttainedService(Order):
         return job.service - min(max(0.0, job.memory.get(FORGIVEN, 0.0)), job.service)
 
     def attained_at(self, job: Job, now: float) -> float:
-        """The service that counts by now."""
+        """The service that counts at this moment."""
         attained = self.attained(job)
         return attained + job.held * max(0.0, now - job.since_s) if job.placement else attained

@@ -94,10 +94,10 @@ def _even_nodes(group: ReplicaGroup, left: int, *, add: Counts, nodes: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Consolidate(Place):
-    """As few nodes as an empty cluster would need, or wait. A job that fits one node goes to the fullest node that
-    holds it. A larger one takes nodes that are as free as they ever get, and best fit for the remainder (Helios and
-    Lucid call it "consolidate", Tiresias "yarn"). A job that grows does so on one of its nodes, or not at all.
-    """
+    """Uses as few nodes as an empty cluster would need; otherwise the job waits. A job that fits one node goes to the
+    fullest node that holds it. A larger one takes nodes that are as free as they ever get, and best fit for the
+    remainder (Helios and Lucid call it "consolidate", Tiresias "yarn"). A job that grows does so on one of its nodes,
+    or not at all."""
 
     def place(self, spec: JobSpec, add: Counts, room: FreeCapacity, kept: Placement) -> Placement | None:
         demand = spec.demand(add)
@@ -225,7 +225,7 @@ def _fill(
 
 @dataclass(frozen=True, slots=True)
 class Apart(Place):
-    """A job is either on own nodes or on borrowed ones, so that borrowed nodes go back with few stops.
+    """A job is either on own nodes or on borrowed ones, so that borrowed nodes can be returned with few stops.
 
     A job starts on own nodes, or as a whole on borrowed ones where it may run there and no own node has room. A job
     with several replica types, which need each other in each step, starts on one node if one holds all of it. On two
@@ -384,7 +384,7 @@ def _fullest_nodes(
 
 
 def _share(counts: Counts, j: int, k: int) -> dict[str, int]:
-    """The part of the j-th of k nodes; the first nodes get one more where the counts do not divide."""
+    """The share of the j-th of k nodes; if the count is not divisible by k, the first nodes get one more."""
     return {type_: n // k + (j < n % k) for type_, n in counts.items()}
 
 

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
 from elastic_tfjob.scheduling.snapshot import Cpu, Memory, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["CAUSES", "STOPS", "TOLD", "Cause", "cause_of"]
+__all__ = ["CAUSES", "STOPS", "STORED_CAUSES", "Cause", "cause_of"]
 
 # Why a job's size, place or CPU changes, in one word: metrics have it as a label, pages group by it.
 
@@ -31,14 +31,14 @@ Cause = Literal[
 ]
 """`start`, or `resume` after a stop. `grow`, `shrink`, or `reshape`: more replicas of one type and fewer of another.
 `cpu`: a different CPU share in the same pods. `migrate`: other nodes. `repair`: replaced or fewer replicas, since nodes
-are lost, cordoned or go back to their pool. `asked`: the size that a person asks for. All replicas are taken away since
-other jobs come first (`preempt`), a node goes back to its pool (`reclaim`), or another job would miss its deadline
-(`deadline`, which may also be why a job grows or shrinks)."""
+are lost, cordoned or returned to their pool. `asked`: the size that a person requests. For three causes all replicas
+are taken away: other jobs come first (`preempt`), a node is returned to its pool (`reclaim`), or another job would miss
+its deadline (`deadline`, which may also be why a job grows or shrinks)."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")
 """Why all replicas of a running job are taken away."""
-TOLD: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
+STORED_CAUSES: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
 """Causes that do not follow from the sizes and must be passed on."""
 
 
@@ -139,8 +139,8 @@ class Plan:
 
 
 def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool, stopped: bool) -> Cause:
-    """The cause of a change as replicas per type tell it. `moved`: replicas are on other nodes. `stopped`: the job was
-    stopped before."""
+    """The cause of a change, derived from the replicas per type. `moved`: replicas are on other nodes. `stopped`: the
+    job was stopped before."""
     if not any(after.values()):
         return "preempt"
     if not before or not any(before.values()):

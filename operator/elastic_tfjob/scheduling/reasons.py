@@ -48,7 +48,7 @@ class Reason:
         if facts.has("minimum"):
             text += ": no room even for its minimum"
         if facts.has("no_nodes"):
-            text += f": {counts_in_words(facts.counts('no_nodes'))} fits no nodes"
+            text += f": {counts_in_words(facts.counts('no_nodes'))} cannot be placed"
         if facts.has("expects"):
             text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
         if facts.has("kube_scheduler"):
@@ -84,7 +84,8 @@ _MOST_FACTS: Final = 16
 
 
 def stored(why: Why) -> Why:
-    """The reason as it is stored and read again, of any length in and within bounds out."""
+    """The reason in the form in which it is stored and read again; a reason of any length is shortened to the
+    limits."""
     if isinstance(why, str):
         return cut(why) if len(why) > MAX_TEXT else why
     if why.code == "own" and why.facts.keys() == {"words"}:
@@ -96,8 +97,8 @@ def stored(why: Why) -> Why:
 
 
 def read_reason(raw: Fields, name: str = "reason") -> Why:
-    """What was stored, whoever wrote it: facts that are none are passed over. A code that a newer version may have
-    written is given as words. Raises ValueError for what is neither words nor an object with a code."""
+    """Reads a stored reason, whoever wrote it. Invalid facts are skipped. For an unknown code, which a newer version
+    may have written, returns a sentence. Raises ValueError for anything other than words or an object with a code."""
     if not isinstance(raw.any(name), dict):
         return raw.text(name)
     found = raw.within(name)
@@ -187,7 +188,7 @@ class _Facts:
 
 
 def _size_asked_for(facts: _Facts) -> str:
-    """`by`: the words of JobSpec.asked; empty: nothing but the job's bounds asks for a size."""
+    """`by`: the words of JobSpec.asked; empty: only the job's bounds require the size."""
     return facts.text("by") or "its size is outside its bounds"
 
 
@@ -278,10 +279,10 @@ def _cpu(facts: _Facts) -> str:
 def _cpu_rank(facts: _Facts) -> str:
     """`rank` among `of` jobs on `node`. `critical`: the job would take longest alone. `elsewhere`: it has only its
     chief or PS there."""
-    why = "would take longest alone" if facts.has("critical") else "by remaining work"
+    why = "critical: it takes longest even alone" if facts.has("critical") else "by remaining work"
     if facts.has("elsewhere"):
         why = "its workers are on other nodes"
-    return f"CPU in place: {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
+    return f"CPU in place: rank {facts.number('rank'):.0f} of {facts.number('of'):.0f} on {facts.text('node')} ({why})"
 
 
 def _missed(facts: _Facts) -> str:
@@ -313,7 +314,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "bounds": _size_asked_for,
     "busy": _busy,
     "converged": lambda facts: (
-        f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, other jobs there progress"
+        f"moves from {facts.text('source')} to {facts.text('target')}: it has converged, and other jobs there progress"
     ),
     "cools": lambda facts: f"was {facts.text('done')} less than {facts.number('cooldown_s'):.0f} s ago",
     "cpu": _cpu,
@@ -329,27 +330,27 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "fits": _fixed("next in order, and it fits"),
     "gain-per-replica": _gain_per_replica,
     "gives-way": _fixed("best effort: another job needs less to meet its deadline"),
-    "given-room": _fixed("starts on room that other jobs gave up"),
+    "given-room": _fixed("starts on capacity that other jobs released"),
     "keeps": _fixed("keeps what it has"),
     "later-deadline": _fixed("jobs with earlier deadlines come first"),
     "learned": _fixed("size chosen by the learned policy"),
     "less-room": lambda facts: f"no room for the declared {counts_in_words(facts.counts('declared'))}",
     "lost": _lost,
-    "leaves-node": _fixed("leaves a node that goes back to its pool"),
+    "leaves-node": _fixed("leaves a node that is returned to its pool"),
     "makes-room": _makes_room,
-    "marginal-gain": _fixed("adds most speed here (marginal gain)"),
+    "marginal-gain": _fixed("this job gains most speed (marginal gain)"),
     "no-checkpoint": _fixed("it has no checkpoint to resume from"),
     "no-deadline": _fixed("best effort: it has no deadline"),
     "no-nodes": _fixed("enough is free in total, but the nodes that may run it have no room"),
     "no-size": _fixed("even its smallest size does not fit the cluster"),
     "no-space-for-names": _no_space_for_names,
-    "node-full": lambda facts: f"node {facts.text('node')} has less than its pods hold",
-    "node-returns": _fixed("preempted: its node goes back to its pool"),
-    "node-shrinks": _fixed("shrinks: a node goes back to its pool"),
+    "node-full": lambda facts: f"node {facts.text('node')} has less capacity than its pods hold",
+    "node-returns": _fixed("preempted: its node is returned to its pool"),
+    "node-shrinks": _fixed("shrinks: a node is returned to its pool"),
     "not-movable": _not_movable,
     "offered": _fixed("the pool offers it, and a loanable job waits"),
     "others-first": _fixed("preempted: earlier jobs take the whole cluster"),
-    "packing": _fixed("best fit for what was free (packing and short remaining work)"),
+    "packing": _fixed("best fit for the free resources (packing and short remaining work)"),
     "pool-wants": _fixed("its pool needs it"),
     "profile-begins": _fixed("already had this size when the profile was chosen"),
     "released": lambda facts: f"{facts.text('profile')}: the declared size",

@@ -65,7 +65,7 @@ NOTHING = Resources()
 
 
 def total_of(amounts: Iterable[Resources]) -> Resources:
-    """Their sum."""
+    """The sum of these vectors."""
     total = NOTHING
     for amount in amounts:
         total = total.plus(amount)

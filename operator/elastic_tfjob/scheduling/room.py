@@ -221,7 +221,7 @@ class FreeCapacity:
         self._shift_all(back)
 
     def _shift_all(self, taken: Mapping[int | str, tuple[Resources, int]]) -> None:
-        """Give all of this back."""
+        """Give back everything that was taken."""
         for i, amounts in taken.items():
             if amounts != (NOTHING, 0):
                 self._shift(i, amounts[0].times(-1), -amounts[1])
@@ -343,7 +343,8 @@ class FreeCapacity:
         return (key[3] for key in self._order if self.holds(key[3], demand))
 
     def none_holds(self, request: Resources) -> bool:
-        """Whether it is clear without a search that no node holds it; only rank `fewest-ps` may say so."""
+        """Whether it is certain without a search that no node holds the request; it can be certain only with the rank
+        `fewest-ps`."""
         return self._free_index is not None and self._free_index.none_holds(request)
 
     def largest_empty_fit(self, demand: Resources) -> bool:
@@ -449,11 +450,11 @@ class Admission:
         return self._of(constraints, spec.loanable)
 
     def own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
-        """The same for own nodes only."""
+        """Like `nodes_for`, but own nodes only."""
         return self._of(spec.constraints_of(type_), False)
 
     def lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
-        """The same for borrowed nodes only."""
+        """Like `nodes_for`, but borrowed nodes only."""
         if self.plain or not spec.loanable:
             return frozenset()
         constraints = spec.constraints_of(type_)

@@ -39,7 +39,7 @@ class Round:
         self.rules = rules
         self.now = snapshot.now
         self.nodes: Mapping[str, Node] = snapshot.nodes
-        """The present nodes: with those that the round borrows, without those that it gives back."""
+        """The present nodes, including nodes that the round borrows, without nodes that it returns."""
         self.loans: list[Loan] = []
         self.changes: dict[str, Assignment] = {}
         self.refusals: dict[str, Reason] = {}
@@ -236,11 +236,10 @@ class Round:
         self.room.set_nodes(self.nodes)
 
     def resize(self, job: Job, counts: Counts, reason: Why, cause: Cause | None = None) -> bool:
-        """Change the number of replicas: the first ones stay; with `repack` all are placed again. `cause` where the
-        sizes do not tell it.
+        """Change the number of replicas: the first ones stay; with `repack` all are placed again. `cause`: why the job
+        changes, if that does not follow from the sizes.
 
-        Afterwards all replicas hold the CPU that they request: more is granted last.
-        """
+        Afterwards all replicas hold the CPU that they request: more is granted last."""
         self.act(job)
         room, place = self.room, self.rules.place
         mark = room.mark()
@@ -273,7 +272,7 @@ class Round:
     def assign(self, job: Job, nodes: Placement, reason: Why, cause: Cause | None = None) -> None:
         """Put the job's replicas on these nodes (none: take all away); the caller has checked that they fit.
 
-        They get the CPU that they request. `cause` where the sizes do not tell it.
+        They get the CPU that they request. `cause`: why the job changes, if that does not follow from the sizes.
         """
         self.act(job)
         self._forget_failed()
@@ -307,8 +306,8 @@ class Round:
         *,
         leaves: Collection[str] = frozenset(),
     ) -> bool:
-        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`
-        where the sizes do not tell it."""
+        """Give a running job this size, with new nodes for replicas on lost nodes or on nodes in `leaves`. `cause`: why
+        the job changes, if that does not follow from the sizes."""
         self.act(job)
         nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)
@@ -337,7 +336,8 @@ class Round:
         return True
 
     def undo(self, mark: int, before: Mapping[str, Assignment | None]) -> None:
-        """Go back to when the FreeCapacity was at `mark`; `before` has the earlier targets of jobs changed since."""
+        """Undo everything since the FreeCapacity was at `mark`; `before` has the previous targets of the jobs changed
+        since then."""
         for key, target in before.items():
             if target is None:
                 self.changes.pop(key, None)
@@ -390,7 +390,7 @@ def _queue(snapshot: Snapshot, rules: Rules) -> Callable[[], Iterator[str]]:
 
 
 # -- The limit of actions of a round -----------------------------------------------------------------------------------
-# It does not depend on a clock, so that both worlds decide the same.
+# The limit does not depend on a clock, so that the operator and the simulator make the same decisions.
 
 FEWEST_ACTIONS: Final = 10_000
 ACTIONS_EACH: Final = 100

@@ -27,7 +27,7 @@ Need = Literal[
     "use",
     "history",
 ]
-"""What a profile needs from the world that carries out its plans.
+"""What a profile needs from the environment (operator or simulator) that carries out its plans.
 
 Information: `oracle` true durations and speeds; `samples` of a job's speed before it starts; `duration` of jobs;
 `speed` at other sizes; `deadline`; `loss` how fast the training loss falls; `service` what jobs have held so far, and
@@ -78,10 +78,10 @@ class Place(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a round takes from a profile. `needs`: what the world must provide. `cooldown_s`: least time between two
-    rescales of one job. `min_gain`: predicted relative gain in speed from which a running job grows. `repack`: a
-    resized job is placed again as a whole. `stop_cooldown_s`: least time from a stop of a job to its resumption, and
-    from that to its next stop, unless its node goes back to another pool."""
+    """What a round takes from a profile. `needs`: what the environment must provide. `cooldown_s`: minimum time between
+    two rescales of one job. `min_gain`: predicted relative gain in speed from which a running job grows. `repack`: a
+    resized job is placed again as a whole. `stop_cooldown_s`: minimum time from a stop of a job to its resumption, and
+    from that to its next stop, unless its node is returned to another pool."""
 
     name: str
     order: Order

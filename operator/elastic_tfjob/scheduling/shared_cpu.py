@@ -51,7 +51,8 @@ def usable_cpu(
 
 
 def usable_types(job: Job, cpu: Cpu | None = None) -> dict[str, float]:
-    """The same for all replicas of a type together, with the job's CPU or with `cpu`."""
+    """Millicores that all replicas of a type together can use in the type's turn, with the job's present CPU or with
+    `cpu`."""
     each = usable_cpu(job.spec.groups, job.placement, job.cpu if cpu is None else cpu, shared=job.cpu_shared)
     return {type_: float(sum(millicores)) for type_, millicores in each.items()}
 

@@ -149,7 +149,7 @@ class JobSpec:
 
     @property
     def scope(self) -> str:
-        """The namespace, or empty in a simulation. What jobs of one scope teach is used only there."""
+        """The namespace, or empty in a simulation. Lessons from jobs of one scope are used only in this scope."""
         return self.key.rpartition("/")[0]
 
     @cached_property
@@ -327,9 +327,9 @@ V = TypeVar("V", bound=SnapshotIndex)
 class Snapshot:
     """The cluster at `now`. `seed` is the only randomness a policy may use.
 
-    `pools`: the demand of other pools by name; by default as the states of their nodes say. `history`: what finished
-    jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`, too, and
-    compare it."""
+    `pools`: the demand of other pools by name; by default it is derived from the states of their nodes. `history`: what
+    finished jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`,
+    too, and compare it."""
 
     __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "pools", "seed")
 
@@ -361,8 +361,9 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
     ) -> "Snapshot":
-        """The next Snapshot: `changed` jobs are new or changed, `removed` ones are gone; `nodes`, `pools` and `history`
-        replace the present ones where they are given. New nodes without `pools` say the demand themselves."""
+        """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools` and
+        `history`, if given, replace the present ones. With `nodes` but without `pools`, the nodes' states determine the
+        pools' demand."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -397,7 +398,7 @@ class Snapshot:
 
 
 def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
-    """The demand of other pools as the states of their nodes say it."""
+    """The demand of other pools, derived from the states of their nodes."""
     wanted: dict[str, int] = {}
     spare: dict[str, int] = {}
     for node in nodes.values():
@@ -409,8 +410,9 @@ def demand_of(nodes: Mapping[str, Node]) -> dict[str, Pool]:
 
 
 # -- Memory: what a profile remembers of a job from one plan to the next -----------------------------------------------
-# Both worlds store it for the profile: `Plan.memory` has it, and the next Snapshot's `Job.memory`, so that equal input
-# gives an equal plan. A name begins with the profile's, as in `las.forgiven`: numbers outlive a change of the profile.
+# The operator and the simulator store it for the profile: `Plan.memory` has it, and the next Snapshot's `Job.memory`,
+# so that equal input gives an equal plan. A name begins with the profile's, as in `las.forgiven`: numbers outlive a
+# change of the profile.
 
 _NAME: Final = re.compile(r"[a-z][-a-z0-9_.]*")
 
@@ -419,7 +421,7 @@ def with_number(memory: Memory, name: str, value: float | None) -> Memory:
     """The memory with this number; None deletes it. Where there are too many numbers, the first other ones by name are
     deleted. Raises ValueError for an invalid name or number."""
     if not _is_name(name):
-        raise ValueError(f"{name!r} is no name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
+        raise ValueError(f"{name!r} is not a name of 1 to {MAX_MEMORY_NAME} characters, such as las.forgiven")
     if value is None:
         return {known: number for known, number in memory.items() if known != name}
     if not math.isfinite(value):

@@ -17,6 +17,7 @@ from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARI
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, installed_profiles, parse_profile
+from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
@@ -69,7 +70,7 @@ def restart_tiers(ctx: click.Context, param: click.Parameter, value: str) -> tup
         raise click.BadParameter(f"{value!r}: seconds must be 0 to {MAX_DURATION_S}")
     limits = [limit for limit, _ in tiers]
     if any(map(math.isnan, limits)) or limits != sorted(set(limits)):
-        raise click.BadParameter(f"{value!r}: limits must rise")
+        raise click.BadParameter(f"{value!r}: the limits must increase")
     return tuple(tiers)
 
 
@@ -80,9 +81,11 @@ def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[
     except ValueError:
         parts = []
     if not 1 <= len(parts) <= 2 or not all(0 <= part <= MAX_DURATION_S for part in parts):
-        raise click.BadParameter(f"{value!r}: give CPU seconds of at least 0, at most {MAX_DURATION_S}, or two: 12,1")
+        raise click.BadParameter(
+            f"{value!r}: give one or two numbers of CPU-seconds from 0 to {MAX_DURATION_S}, such as 12 or 12,1"
+        )
     if parts[-1] > parts[0]:
-        raise click.BadParameter(f"{value!r}: the second, of a replica that stays, must not be above the first")
+        raise click.BadParameter(f"{value!r}: the second number (for a replica that stays) must not exceed the first")
     return parts[0], parts[1] if len(parts) == 2 else None
 
 
@@ -112,18 +115,42 @@ def _warn_of_broken_profiles() -> None:
     type=OneOf(["auto", *FORMATS, "scenario"]),
     default="auto",
     show_default=True,
-    help="How WORKLOAD is written; auto looks at its header, or its ending .yaml.",
+    help="Format of WORKLOAD. auto: chosen by its header, or by its ending .yaml.",
 )
-@click.option("--nodes", type=click.IntRange(1, MAX_NODES), required=True, help="Nodes of the training cluster.")
-@click.option("--gpus-per-node", type=click.IntRange(0, MAX_GPUS_PER_NODE), default=8, show_default=True)
-@click.option("--cpus-per-node", type=Amount(MAX_MILLICORES / 1000), default=64, show_default=True)
-@click.option("--memory-per-node", type=Amount(MAX_POD_BYTES / GIB), default=512, show_default=True, help="GiB.")
-@click.option("--speed-model", type=OneOf(list(SPEED_MODELS)), help="How fast jobs really are; default by format.")
+@click.option(
+    "--nodes", type=click.IntRange(1, MAX_NODES), required=True, help="Number of nodes in the training cluster."
+)
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(0, MAX_GPUS_PER_NODE),
+    default=8,
+    show_default=True,
+    help="GPUs of each node.",
+)
+@click.option(
+    "--cpus-per-node",
+    type=Amount(MAX_MILLICORES / 1000),
+    default=64,
+    show_default=True,
+    help="CPU cores of each node.",
+)
+@click.option(
+    "--memory-per-node",
+    type=Amount(MAX_POD_BYTES / GIB),
+    default=512,
+    show_default=True,
+    help="Memory of each node, in GiB.",
+)
+@click.option(
+    "--speed-model",
+    type=OneOf(list(SPEED_MODELS)),
+    help="Model of the jobs' true speeds. Default: depends on the format.",
+)
 @click.option(
     "--world",
     type=OneOf(list(SPEED_MODELS)),
     hidden=True,
-    deprecated="It is called --speed-model, and goes with the next release.",
+    deprecated="Use --speed-model. The next release removes --world.",
 )
 @click.option(
     "--profile",
@@ -131,32 +158,39 @@ def _warn_of_broken_profiles() -> None:
     multiple=True,
     required=True,
     type=ProfileName(list(all_profiles())),
-    help="A policy to run; repeat to compare.",
+    help="Scheduling profile to simulate. Repeat the option to compare profiles.",
 )
-@click.option("--set", "settings", multiple=True, metavar="P.param=value", help="A parameter of a profile; see --list.")
-@click.option("--place", type=OneOf(get_args(PlaceName)), help="Instead of each profile's placement.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of scenarios and noise.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PROFILE.PARAM=VALUE",
+    help="Value of a profile's parameter (see --list). May be repeated.",
+)
+@click.option("--place", type=OneOf(get_args(PlaceName)), help="Placement strategy. Default: that of each profile.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scenario's jobs and of the noise.")
 @click.option(
     "--replications",
     type=click.IntRange(1, MAX_REPLICATIONS),
     default=1,
     show_default=True,
-    help="Runs with seeds from --seed on.",
+    help="Number of runs of each profile; each run has the next seed.",
 )
-@click.option("--start-pause", type=SECONDS, default=0, help="Seconds before a job's first step.")
+@click.option("--start-pause", type=SECONDS, default=0, help="Seconds from a job's first start to its first step.")
 @click.option(
     "--restart-pause",
     callback=restart_tiers,
     default="0",
-    help="Seconds after a preemption, or LIMIT:SECONDS,... by accelerators, such as 1:7,8:30,60.",
+    help="Seconds from a job's restart after a preemption to its next step. It may depend on the job's accelerators: "
+    "1:7,8:30,60 means 7 s for 1, 30 s for up to 8, and 60 s for more.",
 )
-@click.option("--rescale-pause", type=SECONDS, default=0, help="Seconds a change of size takes.")
-@click.option("--migrate-pause", type=SECONDS, default=0, help="Seconds a move takes.")
+@click.option("--rescale-pause", type=SECONDS, default=0, help="Seconds that training pauses for a rescale.")
+@click.option("--migrate-pause", type=SECONDS, default=0, help="Seconds that training pauses when replicas move.")
 @click.option(
     "--checkpoint-interval",
     type=SECONDS,
     default=0,
-    help="Seconds between checkpoints: a preempted job loses what came after. 0: it loses nothing.",
+    help="Seconds between checkpoints. A preempted job loses the steps since its last one. 0: it loses no steps.",
 )
 @click.option(
     "--boot-cpu",
@@ -164,48 +198,61 @@ def _warn_of_broken_profiles() -> None:
     callback=boot_cpu_s,
     default="0",
     show_default=True,
-    help="CPU seconds of starting one process of the training program (speed model ps-cpu), and of one in a replica "
-    "that stays, whose next program is forked from what it has imported: 12,1. Without KEPT it is the same.",
+    help="CPU-seconds that a replica needs to start its program. KEPT: the same for a replica that stays in a rescale "
+    "and forks its next program. Default of KEPT: SECONDS. Example: 12,1. Only speed model ps-cpu uses this.",
 )
-@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on real speeds.")
+@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on the true speeds.")
 @click.option(
     "--speed-noise-every",
     type=SECONDS,
     default=0,
-    help="Seconds after which each job's speed is drawn anew, at least 1. 0: it is drawn once per job.",
+    help="Seconds after which each job's speed factor is drawn again, at least 1. 0: once per job.",
 )
 @click.option(
     "--estimate-noise",
     type=SIGMA,
     default=0,
-    help="Sigma of the lognormal factor on the steps and true durations that a policy is told.",
+    help="Sigma of the lognormal factor on the numbers of steps and durations that the profile reads.",
 )
-@click.option("--silent", type=PART, default=0, help="Part of the jobs that report nothing while they train, 0 to 1.")
+@click.option("--silent", type=PART, default=0, help="Share of the jobs that report no progress.")
 @click.option(
     "--accelerator",
     type=OneOf(["T4", "A100"]),
-    help="ElasticFlow's measured speeds on it; a trace's jobs whose model was measured there become elastic.",
+    help="Use the speeds that ElasticFlow measured on this accelerator. Jobs of a trace become elastic if their model "
+    "was measured.",
 )
-@click.option("--inference-pool", metavar="FILE|NAME", help="A pool that lends nodes beside WORKLOAD, such as aryl.")
+@click.option(
+    "--inference-pool",
+    metavar="FILE|NAME",
+    help="Inference pool that lends nodes to the training cluster: a YAML file, or a predefined name such as aryl.",
+)
 @click.option(
     "--tune",
     is_flag=True,
-    help="Look for better parameters of the one --profile: on the first half of a trace, or the seeds of a scenario. "
-    "How they do is shown on the second half, or on as many seeds more. What --set says stays.",
+    help="Search for better parameters of the profile on the first half of a trace, or on the seeds of a scenario. The "
+    "result is compared on the second half, or on as many other seeds. Parameters given by --set are not changed.",
 )
-@click.option("--tune-for", type=OneOf(GOALS), default="mean", show_default=True, help="What --tune makes small.")
-@click.option("--skip-bad", is_flag=True, help="Leave out bad rows, count and list them.")
-@click.option("--json", "json_file", type=OutputFile(), help="Write the numbers here.")
-@click.option("--html", "html_file", type=OutputFile(), help="Write a report page here.")
-@click.option("--jobs-csv", "csv_file", type=OutputFile(), help="Write one row per job here.")
-@click.option("--jobs", "processes", type=click.IntRange(1, MAX_PROCESSES), help="Processes; default: one per core.")
+@click.option(
+    "--tune-for",
+    type=OneOf(GOALS),
+    default="mean",
+    show_default=True,
+    help="What --tune minimises: the mean or the 95th percentile of the job completion times, or missed deadlines.",
+)
+@click.option("--skip-bad", is_flag=True, help="Skip the invalid rows of WORKLOAD, and list them.")
+@click.option("--json", "json_file", type=OutputFile(), help="JSON file to write with the results.")
+@click.option("--html", "html_file", type=OutputFile(), help="HTML file to write with charts of the runs.")
+@click.option("--jobs-csv", "csv_file", type=OutputFile(), help="CSV file to write with one row per job.")
+@click.option(
+    "--jobs", "processes", type=click.IntRange(1, MAX_PROCESSES), help="Number of processes. Default: one per core."
+)
 @click.option(
     "--list",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list,
-    help="Print profiles, their parameters, speed models and formats.",
+    help="List the profiles with their parameters, the speed models and the formats, and exit.",
 )
 def simulate(
     *,
@@ -250,19 +297,19 @@ def simulate(
       elastic-tfjob simulate trace.csv --nodes 20 --profile elastic --tune --speed-model linear
     """
     if speed_noise_every and not speed_noise:
-        raise click.UsageError("--speed-noise-every says how often --speed-noise is drawn: give --speed-noise, too")
+        raise click.UsageError("--speed-noise-every needs --speed-noise")
     if 0 < speed_noise_every < 1:
-        raise click.BadParameter(f"{speed_noise_every:g}: at least 1, or 0", param_hint="--speed-noise-every")
+        raise click.BadParameter(f"{speed_noise_every:g}: it must be 0 or at least 1", param_hint="--speed-noise-every")
     _warn_of_broken_profiles()
     parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
     _known_profiles(settings, parameters)
     if tune and (len(parameters) > 1 or html_file or csv_file):
-        raise click.UsageError("--tune takes one --profile, and neither --html nor --jobs-csv")
+        raise click.UsageError("--tune needs exactly one --profile, and cannot be combined with --html or --jobs-csv")
     try:
         scenario, trace, bad, kind = _load(workload, format_, skip_bad)
         if scenario and scenario.jobs * replications > MAX_SCENARIO_JOBS:
-            made = f"{replications} times {scenario.jobs} jobs of the scenario"
-            raise click.BadParameter(f"{made}; {MAX_SCENARIO_JOBS} in all are allowed", param_hint="--replications")
+            made = f"{replications} runs of the scenario's {scenario.jobs} jobs"
+            raise click.BadParameter(f"{made}; allowed: {MAX_SCENARIO_JOBS} jobs in total", param_hint="--replications")
         named = speed_model or world or (scenario.speed_model if scenario else None) or DEFAULT_SPEED_MODEL[kind]
         model = speed_model_named(named)
         if accelerator is not None:
@@ -277,6 +324,7 @@ def simulate(
             boot_cpu_s=boot_cpu[0],
             boot_kept_cpu_s=boot_cpu[1],
         )
+        noise = Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent)
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []
         for k in range(replications * (2 if tune and scenario else 1)):
@@ -284,28 +332,24 @@ def simulate(
             jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
                 model.true_speed(job)  # raises an error before the first run if the model cannot run the job
-            specs += [
-                RunSpec(
-                    name,
-                    parameters[name],
-                    seed + k,
-                    jobs,
-                    cluster,
-                    model,
-                    costs,
-                    Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent),
-                    beside.pool if beside else own,
-                    node_changes(scenario, cluster) if scenario else (),
-                    trace=html_file is not None,
-                )
-                for name in parameters
-            ]
+            inputs = SimulationInput(
+                jobs,
+                cluster,
+                model,
+                costs,
+                noise,
+                beside.pool if beside else own,
+                node_changes(scenario, cluster) if scenario else (),
+                seed + k,
+            )
+            trace_it = html_file is not None
+            specs += [RunSpec(name, parameters[name], inputs, trace=trace_it) for name in parameters]
     except (WorkloadError, ValueError) as e:
         raise click.ClickException(str(e)) from e
     if bad:
-        click.echo(f"{len(bad)} bad row(s) left out:\n" + "\n".join(f"  {row}" for row in bad), err=True)
+        click.echo(f"{len(bad)} invalid row(s) skipped:\n" + "\n".join(f"  {row}" for row in bad), err=True)
     if accelerator is None and any(made_elastic(job) is not job for job in trace or ()):
-        click.echo("Jobs keep the sizes of the trace: --accelerator T4 or A100 makes them elastic", err=True)
+        click.echo("The jobs keep the sizes in the trace. Use --accelerator T4 or A100 to make them elastic.", err=True)
     try:
         with stopping() as stop:
             if tune:
@@ -319,7 +363,7 @@ def simulate(
                     raise click.ClickException(str(e)) from e
                 return
             outcomes = _run(specs, processes, stop)
-            by_run = {(spec.profile, spec.seed): spec for spec in specs}
+            by_run = {(spec.profile, spec.inputs.seed): spec for spec in specs}
             whole = len(outcomes) == len(specs) and not any(outcome.partial for outcome in outcomes)
             specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
             summaries = _report(specs, outcomes, replications > 1)
@@ -332,25 +376,28 @@ def simulate(
     except ProcessDied as e:
         raise click.ClickException(str(e)) from e
     except KeyboardInterrupt:  # only from tuning, which has printed its result so far
-        click.echo("Interrupted: what was held out has not been run.", err=True)
+        click.echo("Interrupted: the comparison on the second part was not run.", err=True)
         raise SystemExit(stop.exit_status) from None
     if not whole:
-        click.echo("Interrupted: the numbers are partial.", err=True)
+        click.echo("Interrupted: the results are incomplete.", err=True)
         raise SystemExit(stop.exit_status)
 
 
 def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
     """Print the results of these runs, and return their summaries."""
-    summaries = [summarise(outcome, len(spec.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
+    summaries = [summarise(outcome, len(spec.inputs.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
     summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
     print_runs(summaries, seeds)
     for summary in summaries:
         if not summary.partial and summary.finished < summary.jobs:
-            click.echo(f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fit this cluster", err=True)
+            click.echo(
+                f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fitted into this cluster", err=True
+            )
     for name in _lent_in_vain(specs, outcomes):
+        model = specs[0].inputs.speed_model.name
         click.echo(
-            f"{name}: lends CPU, which changes nothing here: speeds of {specs[0].speed_model.name} do not follow CPU, "
-            "those of ps-cpu and cpu-share do",
+            f"{name}: its changes of CPU have no effect, because the speed model {model} ignores CPU; "
+            " use ps-cpu or cpu-share",
             err=True,
         )
     return summaries
@@ -362,7 +409,8 @@ def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> li
     return [
         name
         for name, spec in lent.items()
-        if not spec.speed_model.contended and not isinstance(spec.speed_model.true_speed(spec.jobs[0]), CpuBound)
+        if not (model := spec.inputs.speed_model).contended
+        and not isinstance(model.true_speed(spec.inputs.jobs[0]), CpuBound)
     ]
 
 
@@ -370,15 +418,15 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
     """The summaries with the lower bound for the mean JCT, if all jobs have finished. All profiles of a seed have the
     same bound."""
     found: dict[int, float | None] = {}
-    for spec in specs:
-        pool = spec.inference
-        known = not spec.node_changes and not spec.noise.speed and (pool is None or pool.accelerator_speed <= 1)
-        if known and spec.seed not in found:
+    for inputs in (spec.inputs for spec in specs):
+        pool = inputs.inference
+        known = not inputs.node_changes and not inputs.noise.speed and (pool is None or pool.accelerator_speed <= 1)
+        if known and inputs.seed not in found:
             lent = pool.build() if pool is not None else []
-            found[spec.seed] = least_mean_jct_s(spec.jobs, [*spec.nodes, *lent], spec.speed_model)
+            found[inputs.seed] = least_mean_jct_s(inputs.jobs, [*inputs.nodes, *lent], inputs.speed_model)
     whole = [summary.finished == summary.jobs and not summary.partial for summary in summaries]
     return [
-        replace(summary, bound=found.get(summary.seed) if all_done else None)
+        replace(summary, jct_lower_bound_s=found.get(summary.seed) if all_done else None)
         for summary, all_done in zip(summaries, whole, strict=True)
     ]
 
@@ -387,13 +435,17 @@ def _parts(specs: Sequence[RunSpec], scenario: Scenario | None) -> Parts:
     """The runs for tuning and the held-out runs. Raises ValueError for too few jobs."""
     if scenario is not None:
         middle = len(specs) // 2
-        return Parts(specs[:middle], specs[middle:], f"Tuned on {middle} seed(s), held out are {middle} more")
-    first, second = zip(*(halves(spec.jobs) for spec in specs), strict=True)
+        return Parts(specs[:middle], specs[middle:], f"Tuned on {middle} seed(s), compared on {middle} other(s)")
+    first, second = zip(*(halves(spec.inputs.jobs) for spec in specs), strict=True)
     return Parts(
-        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, first, strict=True)],
-        [replace(spec, jobs=jobs) for spec, jobs in zip(specs, second, strict=True)],
-        f"Tuned on the first {len(first[0])} jobs by arrival, held out are the other {len(second[0])}",
+        _with_jobs(specs, first),
+        _with_jobs(specs, second),
+        f"Tuned on the first {len(first[0])} jobs by arrival, compared on the other {len(second[0])}",
     )
+
+
+def _with_jobs(specs: Sequence[RunSpec], jobs: Sequence[Sequence[WorkloadJob]]) -> list[RunSpec]:
+    return [replace(spec, inputs=replace(spec.inputs, jobs=each)) for spec, each in zip(specs, jobs, strict=True)]
 
 
 def _load(
@@ -427,7 +479,8 @@ def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParame
         profile = setting.partition("=")[0].rpartition(".")[0]
         if profile not in parameters:
             raise click.BadParameter(
-                f"{setting!r}: no profile {profile!r} in this run, only {', '.join(parameters)}", param_hint="--set"
+                f"{setting!r}: profile {profile!r} is not part of this run; allowed: {', '.join(parameters)}",
+                param_hint="--set",
             )
 
 
@@ -442,7 +495,9 @@ def _run(specs: Sequence[RunSpec], processes: int | None, stop: Interrupt) -> li
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks = [
-            bar.add_task(f"{spec.profile} seed {spec.seed}", total=len(spec.jobs), state="waits", start=False)
+            bar.add_task(
+                f"{spec.profile} seed {spec.inputs.seed}", total=len(spec.inputs.jobs), state="waiting", start=False
+            )
             for spec in specs
         ]
 

@@ -6,7 +6,7 @@ only the Snapshot.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from elastic_tfjob.scheduling.core import schedule
@@ -23,12 +23,12 @@ from elastic_tfjob.simulation.event_queue import (
     JUMP,
     NODES,
     READY,
-    STRAY,
+    SPEED_CHANGE,
     EventQueue,
     NodeChange,
     NodeScript,
 )
-from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
+from elastic_tfjob.simulation.live_job import NO_COSTS, NO_NOISE, Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
@@ -86,6 +86,23 @@ REPORT_S = 0.2
 """Real seconds between two calls of the progress callback if rounds are slow."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimulationInput:
+    """The jobs, the cluster and their behaviour: everything that a run needs besides the profile.
+
+    `speed_model`: the true speeds. `costs`: the pauses of starts, rescales and moves. `inference`: the pool that lends
+    nodes, if there is one. `seed`: for the noise, the demand of the pool and the profile's own draws."""
+
+    jobs: Sequence[WorkloadJob]
+    nodes: Sequence[Node]
+    speed_model: SpeedModel
+    costs: Costs = NO_COSTS
+    noise: Noise = NO_NOISE
+    inference: InferencePool | None = None
+    node_changes: Sequence[NodeChange] = ()
+    seed: int = 0
+
+
 class Simulation:
     """A simulation of one profile on one workload. `run` returns the RunResult; after an exception `outcome` holds the
     partial results.
@@ -94,19 +111,12 @@ class Simulation:
 
     def __init__(
         self,
-        jobs: Sequence[WorkloadJob],
-        nodes: Iterable[Node],
-        speed_model: SpeedModel,
+        inputs: SimulationInput,
         profile: Profile,
         *,
-        costs: Costs | None = None,
-        noise: Noise | None = None,
-        inference: InferencePool | None = None,
-        node_changes: Sequence[NodeChange] = (),
         present: Sequence[LiveJob] = (),
         start_s: float = 0.0,
         history: History = NOTHING_LEARNED,
-        seed: int = 0,
         trace: bool = False,
         check: Callable[[Plan], None] | None = None,
         progress: Progress | None = None,
@@ -114,10 +124,11 @@ class Simulation:
         self.profile = profile
         self.check = check
         self.progress = progress
-        self.jobs = sorted(jobs, key=lambda job: job.submit_s)
-        cluster = {node.name: node for node in (*nodes, *(inference.build() if inference else ()))}
+        self.jobs = sorted(inputs.jobs, key=lambda job: job.submit_s)
+        inference, seed = inputs.inference, inputs.seed
+        cluster = {node.name: node for node in (*inputs.nodes, *(inference.build() if inference else ()))}
         own = [node for node in cluster.values() if node.loan == "own"]
-        self._script = NodeScript(node_changes, cluster)
+        self._script = NodeScript(inputs.node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
         start = start_s if present or not self.jobs else self.jobs[0].submit_s
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
@@ -127,17 +138,17 @@ class Simulation:
         self._accounts = Utilisation(self.outcome, trace=trace)
         self._live = LiveJobs(
             cluster,
-            speed_model,
+            inputs.speed_model,
             profile,
-            costs=costs or Costs(),
-            noise=noise or Noise(),
+            costs=inputs.costs,
+            noise=inputs.noise,
             seed=seed,
             history=history,
             agenda=self._agenda,
             accounts=self._accounts,
             outcome=self.outcome,
         )
-        self._strays_s = noise.speed_every_s if noise is not None and noise.speed > 0 else 0.0
+        self._speed_change_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
         self._pools = self.snapshot.pools
         self._done = 0
         self._last_round = -inf
@@ -160,8 +171,10 @@ class Simulation:
                 self._agenda.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
                 self._agenda.add(self.jobs[0].submit_s, DEMAND)
-            if self._strays_s and self.jobs:
-                self._agenda.add((self.jobs[0].submit_s // self._strays_s + 1) * self._strays_s, STRAY)
+            if self._speed_change_s and self.jobs:
+                self._agenda.add(
+                    (self.jobs[0].submit_s // self._speed_change_s + 1) * self._speed_change_s, SPEED_CHANGE
+                )
             if self._present:
                 now = self.snapshot.now
                 present = self._live.take_over(self._present, self.snapshot.nodes, now)
@@ -186,7 +199,7 @@ class Simulation:
             now = agenda.events[0][0]
             changed: list[Job] = []
             removed: list[str] = []
-            round_due = scripted = strayed = False
+            round_due = scripted = speeds_changed = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
@@ -223,10 +236,10 @@ class Simulation:
                         nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
                         agenda.add(now + self._demand.pool.period_s, DEMAND)
-                elif kind == STRAY:
-                    strayed = True
+                elif kind == SPEED_CHANGE:
+                    speeds_changed = True
                     if agenda.events:  # otherwise the simulation is over
-                        agenda.add(now + self._strays_s, STRAY)
+                        agenda.add(now + self._speed_change_s, SPEED_CHANGE)
                 elif now == agenda.round_at:
                     round_due = True
                     agenda.round_at = inf
@@ -245,8 +258,8 @@ class Simulation:
             if scripted:
                 followed = jobs.follow_nodes(self.snapshot.nodes, now)
                 self.snapshot = self.snapshot.evolve(now, changed=followed)
-            if strayed:
-                self.snapshot = self.snapshot.evolve(now, changed=jobs.stray(self.snapshot.nodes, now))
+            if speeds_changed:
+                self.snapshot = self.snapshot.evolve(now, changed=jobs.draw_speeds(self.snapshot.nodes, now))
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:

@@ -10,7 +10,19 @@ from typing import Final
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import Node, Placement
 
-__all__ = ["ARRIVE", "COOLED", "DEMAND", "FINISH", "JUMP", "NODES", "READY", "ROUND", "STRAY", "Event", "EventQueue"]
+__all__ = [
+    "ARRIVE",
+    "COOLED",
+    "DEMAND",
+    "FINISH",
+    "JUMP",
+    "NODES",
+    "READY",
+    "ROUND",
+    "SPEED_CHANGE",
+    "Event",
+    "EventQueue",
+]
 
 FINISH: Final = 0
 READY: Final = 1
@@ -19,7 +31,7 @@ JUMP: Final = 3
 COOLED: Final = 4
 NODES: Final = 5
 DEMAND: Final = 6
-STRAY: Final = 7
+SPEED_CHANGE: Final = 7
 ROUND: Final = 8
 """Kinds of events. Events at the same time are handled in this order."""
 
@@ -87,7 +99,7 @@ class NodeScript:
         there = set(nodes)
         for change in self.changes:
             if (change.node is None) != (change.name in there):
-                said = "is there already" if change.node is not None else "is not there to be lost"
+                said = "already exists" if change.node is not None else "does not exist, so it cannot be lost"
                 raise ValueError(f"node {change.name!r} {said} at {change.at_s:g} s")
             there ^= {change.name}
 

@@ -13,7 +13,7 @@ from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Placement, counts_of
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs, LiveJob
 from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, TrueSpeed
@@ -213,11 +213,8 @@ def foresee(world: World, cpu_s: float) -> ForecastRun:
     sources = {live.spec.key: source for live, source in found}
     had_begun = {live.spec.key for live, _ in found if live.record.start_s is not None}
     simulation = Simulation(
-        (),
-        world.nodes.values(),
-        FixedSpeedModel(),  # for later arrivals; there are none
+        SimulationInput((), tuple(world.nodes.values()), FixedSpeedModel(), costs=COSTS),
         profile,
-        costs=COSTS,
         present=[live for live, _ in found],
         start_s=world.now,
         history=world.history,

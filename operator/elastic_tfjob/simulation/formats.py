@@ -90,7 +90,7 @@ def parse_jobs(row: Row) -> WorkloadJob:
     gpus = row.whole(gpus_column)
     workers = row.maybe("num_workers", lambda c: row.whole(c, least=1), gpus)
     if workers < 1:
-        raise BadValue(gpus_column, str(gpus), "must be at least 1 where num_workers is not given")
+        raise BadValue(gpus_column, str(gpus), "must be at least 1 without a num_workers")
     if gpus % workers:
         raise BadValue(gpus_column, str(gpus), f"is not a multiple of num_workers, {workers}")
 
@@ -203,7 +203,7 @@ def parse_dl2(row: Row) -> WorkloadJob:
     name = row.text("model")
     model = MODELS.get(name)
     if model is None:
-        raise BadValue("model", name, f"is none of {', '.join(MODELS)}")
+        raise BadValue("model", name, f"is not a known model; allowed: {', '.join(MODELS)}")
     most_workers = row.maybe("max_workers", lambda c: row.whole(c, least=1), DL2_MOST)
     most_ps = row.maybe("max_ps", lambda c: row.whole(c, least=1), DL2_MOST)
     return WorkloadJob(
@@ -289,7 +289,7 @@ def parse_csv(
         elif job_or_bad.key in seen:
             first = seen[job_or_bad.key]
             bad.append(
-                BadRow(file, job_or_bad.line, format_.required[0], job_or_bad.key, f"is already in line {first}")
+                BadRow(file, job_or_bad.line, format_.required[0], job_or_bad.key, f"was already given in line {first}")
             )
         else:
             seen[job_or_bad.key] = job_or_bad.line
@@ -298,12 +298,12 @@ def parse_csv(
         shown = "\n".join(f"  {row}" for row in bad[:20])
         more = f"\n  ... and {len(bad) - 20} more" if len(bad) > 20 else ""
         raise WorkloadError(
-            f"{len(bad)} bad row(s), nothing was simulated (mend them, or leave them out with --skip-bad):\n"
+            f"{len(bad)} invalid row(s), so nothing was simulated; correct them, or skip them with --skip-bad:\n"
             + shown
             + more
         )
     if not jobs:
-        raise WorkloadError(f"{file}: no jobs in it")
+        raise WorkloadError(f"{file}: contains no jobs")
     return Workload(Path(file).name, format_.name, tuple(jobs)), bad
 
 
@@ -330,7 +330,7 @@ def _format(header: list[str], name: str, file: str) -> Format:
         missing = [c for c in format_.required if not any(n in header for n in c.split("|"))]
         if missing:
             raise WorkloadError(
-                f"{file}:1: format {name} needs column(s) {', '.join(missing)}; the header has {', '.join(header)}"
+                f"{file}:1: format {name} needs the column(s) {', '.join(missing)}; the header has {', '.join(header)}"
             )
         return format_
     for format_ in FORMATS.values():
@@ -338,5 +338,5 @@ def _format(header: list[str], name: str, file: str) -> Format:
             return format_
     known = "\n".join(f"  {f.name}: {', '.join(f.required)}" for f in FORMATS.values())
     raise WorkloadError(
-        f"{file}:1: no known format has this header: {', '.join(header)}\nFormats and their columns:\n{known}"
+        f"{file}:1: no known format has the columns {', '.join(header)}\nFormats and their required columns:\n{known}"
     )

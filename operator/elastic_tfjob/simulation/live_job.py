@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 from random import Random
+from typing import Final
 
 from elastic_tfjob.scheduling.snapshot import (
     PS,
@@ -56,6 +57,9 @@ class Costs:
         return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
 
 
+NO_COSTS: Final = Costs()
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """Standard deviations of the logarithm of a job's real speed (`speed`) and of the durations and steps given to the
@@ -67,6 +71,9 @@ class Noise:
     speed_every_s: float = 0.0
     estimate: float = 0.0
     silent: float = 0.0
+
+
+NO_NOISE: Final = Noise()
 
 
 @dataclass(slots=True)

@@ -42,11 +42,11 @@ def arrive(
     true_speed = speed_model.true_speed(work)
     total, oracle = true_speed.total_steps, profile.oracle
     error = lognormal(noise.estimate, random)
-    told = total * error
+    estimated_steps = total * error
     duration = work.estimated_s
     if oracle:
         rate = true_speed.steps_per_s({group.type: group.count for group in work.groups})
-        duration = told / rate if rate else None
+        duration = estimated_steps / rate if rate else None
     spec = JobSpec(
         key=work.key,
         arrival_s=work.submit_s,
@@ -54,7 +54,7 @@ def arrive(
         sequence=sequence,
         priority=work.priority,
         deadline_s=work.deadline_s,
-        total_steps=told,
+        total_steps=estimated_steps,
         duration_s=duration,
         loanable=work.loanable,
         model=work.model or stem(work.key.rpartition("/")[2]),
@@ -280,7 +280,7 @@ class LiveJobs:
                 changed.append(live.seen_at(now))
         return changed
 
-    def stray(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
+    def draw_speeds(self, nodes: Mapping[str, Node], now: float) -> list[Job]:
         """Draw a new speed factor for each job. It depends only on the seed, the job's key and the time, so it is the
         same under every profile."""
         changed = []

@@ -52,10 +52,10 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
     accelerators = outcome.accelerator_capacity or 1
     cpu = outcome.cpu_capacity or 1
     samples, end = outcome.samples, outcome.last_s
-    nodes = [node.name for node in spec.nodes]
-    if spec.inference is not None:
-        nodes += [node.name for node in spec.inference.build()]
-    nodes += [name for change in spec.node_changes if (name := change.name) not in nodes]
+    nodes = [node.name for node in spec.inputs.nodes]
+    if spec.inputs.inference is not None:
+        nodes += [node.name for node in spec.inputs.inference.build()]
+    nodes += [name for change in spec.inputs.node_changes if (name := change.name) not in nodes]
     position = {node: i for i, node in enumerate(nodes)}
     placed = [i for i in outcome.intervals if i.node in position]
     longest = sorted(placed, key=lambda i: (i.start_s - i.end_s, i.node, i.start_s))[:GANTT_INTERVALS]

@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -12,32 +12,21 @@ from multiprocessing.context import SpawnProcess
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
-from elastic_tfjob.simulation.engine import Simulation
-from elastic_tfjob.simulation.event_queue import NodeChange
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.interrupts import SIGNALS, Interrupt, stopping
-from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.scenario import InferencePool
-from elastic_tfjob.simulation.speed_models.base import SpeedModel
-from elastic_tfjob.simulation.workload import WorkloadJob
 
 POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything that one run needs. It can be pickled and sent to another process."""
+    """A profile by name, and the inputs to simulate it on. It can be pickled and sent to another process. `trace`:
+    record the data that the report page draws."""
 
     profile: str
     parameters: ProfileParameters
-    seed: int
-    jobs: Sequence[WorkloadJob]
-    nodes: Sequence[Node]
-    speed_model: SpeedModel
-    costs: Costs = field(default_factory=Costs)
-    noise: Noise = field(default_factory=Noise)
-    inference: InferencePool | None = None
-    node_changes: Sequence[NodeChange] = ()
+    inputs: SimulationInput
     trace: bool = False
 
 
@@ -69,19 +58,8 @@ def run_one(
         if progress is not None:
             progress(now, done, total)
 
-    simulation = Simulation(
-        spec.jobs,
-        spec.nodes,
-        spec.speed_model,
-        build(spec.profile, spec.parameters),
-        costs=spec.costs,
-        noise=spec.noise,
-        inference=spec.inference,
-        node_changes=spec.node_changes,
-        seed=spec.seed,
-        trace=spec.trace,
-        progress=report,
-    )
+    profile = build(spec.profile, spec.parameters)
+    simulation = Simulation(spec.inputs, profile, trace=spec.trace, progress=report)
     try:
         with stop.interrupting():
             return simulation.run()
@@ -128,11 +106,11 @@ class _Processes:
     def run(self) -> list[RunResult]:
         try:
             self._start()
-            told = 0
+            signals = 0
             while self._running:
-                if self.stop.times > told:
-                    told = self.stop.times
-                    self._end(kill=told > 1)
+                if self.stop.times > signals:
+                    signals = self.stop.times
+                    self._end(kill=signals > 1)
                 for pipe in wait(list(self._running), timeout=POLL_S):
                     assert isinstance(pipe, Connection)
                     self._hear(pipe)
@@ -178,7 +156,7 @@ class _Processes:
     def _hear(self, pipe: Connection) -> None:
         k = self._running[pipe]
         try:
-            told = pipe.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             process = self._processes[pipe]
             process.join()
@@ -186,16 +164,16 @@ class _Processes:
                 f"the process that ran {self.specs[k].profile} ended with {process.exitcode}; if memory is short, "
                 "try fewer processes (--jobs)"
             ) from None
-        match told:
+        match message:
             case RunResult():
-                self.outcomes[k] = told
+                self.outcomes[k] = message
                 del self._running[pipe]
-                if not told.partial:  # after a partial result, that process would end its next run at once
+                if not message.partial:  # after a partial result, that process would end its next run at once
                     self._give(pipe)
             case BaseException():
-                raise told
+                raise message
             case _:
-                self.progress(k, *told)
+                self.progress(k, *message)
 
 
 def _serve(pipe: Connection) -> None:

@@ -124,7 +124,7 @@ def read_scenario(path: Path) -> Scenario:
     try:
         return parse_scenario(content)
     except ValueError as e:
-        raise WorkloadError(f"{path}: wrong in the scenario:\n{e}") from e
+        raise WorkloadError(f"{path}: invalid scenario:\n{e}") from e
 
 
 def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
@@ -260,7 +260,7 @@ class InferenceSide:
             draw = random.Random(f"loanable-{seed}")
             jobs = [replace(job, loanable=draw.random() < self.loanable) for job in jobs]
         if not any(job.loanable for job in jobs):
-            raise WorkloadError("no job is loanable: give the share of jobs that are as 'loanable' in the pool's file")
+            raise WorkloadError("no job is loanable; set the share of loanable jobs, 'loanable', in the pool's file")
         return tuple(jobs)
 
 
@@ -272,11 +272,13 @@ def read_pool(named: str) -> InferenceSide:
         try:
             content = document(Path(named).read_text())
         except (OSError, UnicodeDecodeError) as e:
-            raise WorkloadError(f"{named}: no pool of this name ({', '.join(POOLS)}), and cannot be read: {e}") from e
+            raise WorkloadError(
+                f"{named}: neither a predefined pool ({', '.join(POOLS)}) nor a readable file: {e}"
+            ) from e
         except ValueError as e:
             raise WorkloadError(f"{named}: {e}") from e
         try:
             pool = parse_pool(content)
         except ValueError as e:
-            raise WorkloadError(f"{named}: wrong in the pool:\n{e}") from e
+            raise WorkloadError(f"{named}: invalid pool:\n{e}") from e
     return InferenceSide(pool_of(pool), pool.loanable)

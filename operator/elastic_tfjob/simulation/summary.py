@@ -48,8 +48,8 @@ class Summary:
     profile (same seed), and `worst_loser` the largest relative increase; both are None for the first profile itself.
     `changes` is the number of changes in plans, by cause. `calibration` compares speeds, by cause and for `all`
     changes: over changes after which the job trained for a minute or more, it has the median of |measured / expected
-    speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. `bound` is a lower bound for
-    the mean JCT of any schedule (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
+    speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. No schedule
+    has a mean JCT below `jct_lower_bound_s` (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
     `preempted_jobs` is the number of jobs stopped at least once, `lost_work_s` the training time of the steps that were
     lost.
 
@@ -84,7 +84,7 @@ class Summary:
     p95_jct_s: float | None = None
     tardiness_s: float | None = None
     wasted_cpu: float | None = None
-    bound: float | None = None
+    jct_lower_bound_s: float | None = None
     losers: int | None = None
     worst_loser: float | None = None
     changes: Mapping[str, int] = field(default_factory=dict)
@@ -245,13 +245,13 @@ def print_catalogue() -> None:
     """Print the profiles and their parameters, speed models, placements and formats."""
     common = ProfileParameters.model_fields
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    table = Table(title="What --set PROFILE.PARAM=VALUE may say", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="Parameters for --set PROFILE.PARAM=VALUE", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("profile")
     table.add_column("parameter", no_wrap=True)
     table.add_column("default")
     table.add_column("meaning")
     for parameter, info in common.items():
-        table.add_row("(every one)", parameter, _default(info.default), info.description)
+        table.add_row("(all)", parameter, _default(info.default), info.description)
     for name, model in all_profiles().items():
         table.add_section()
         table.add_row(name, "", "", (model.__doc__ or "").strip())
@@ -260,7 +260,7 @@ def print_catalogue() -> None:
                 table.add_row("", parameter, _default(info.default), info.description)
     console.print(table)
     for name, package in installed_profiles().packages.items():
-        console.print(f"Profile {name} comes from package {package}.", markup=False)
+        console.print(f"Profile {name} is from package {package}.", markup=False)
     console.print(f"Speed models: {', '.join(SPEED_MODELS)}.  Placements: {', '.join(get_args(PlaceName))}.")
     for format_ in FORMATS.values():
         optional = f"; optional {', '.join(format_.optional)}" if format_.optional else ""
@@ -284,12 +284,12 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
         for row in cells[1:]:
             table.add_row(*row)
         console.print(table)
-    if bounds := {s.seed: s.bound for s in summaries if s.bound is not None}:
+    if bounds := {s.seed: s.jct_lower_bound_s for s in summaries if s.jct_lower_bound_s is not None}:
         least = _seconds(sum(bounds.values()) / len(bounds))
         of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
-        click.echo(f"bound: no schedule of these jobs has a mean JCT below {least} s{of}")
+        click.echo(f"Lower bound: no schedule of these jobs has a mean JCT below {least} s{of}")
     if any(s.oracle for s in summaries):
-        click.echo("* with the oracle: the policy was told true durations and speeds")
+        click.echo("* with parameter oracle: the profile knew the true durations and speeds")
 
 
 def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:

@@ -129,7 +129,7 @@ def cost(summary: Summary, goal: Goal) -> float:
     if goal == "p95":
         return summary.p95_jct_s or inf
     if summary.deadline_met is None:
-        raise ValueError("no job of this workload has a deadline: tune for mean or p95")
+        raise ValueError("no job of this workload has a deadline; use --tune-for mean or p95")
     # One missed deadline per thousand jobs outweighs any difference in completion time.
     return 1 - summary.deadline_met + 1e-3 * mean / (mean + 86_400)
 
@@ -138,7 +138,10 @@ def halves(jobs: Sequence[WorkloadJob]) -> tuple[tuple[WorkloadJob, ...], tuple[
     """The first half of a workload by arrival time, for tuning, and the second half, for reporting. Raises ValueError
     for fewer than 4 jobs."""
     if len(jobs) < 4:
-        raise ValueError(f"{len(jobs)} jobs are too few to tune on one half and report on the other: 4 are needed")
+        raise ValueError(
+            "--tune needs at least 4 jobs, one half to tune on and the other to compare on; the workload has "
+            f"{len(jobs)}"
+        )
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     middle = len(ordered) // 2
     return tuple(ordered[:middle]), tuple(ordered[middle:])
@@ -174,8 +177,8 @@ def tune_and_report(
     name, first = parts.tuned_on[0].profile, parts.tuned_on[0].parameters
     names = tunable(first, given)
     if not names:
-        raise ValueError(f"{name} has no parameters that can be tuned, beside those that are given")
-    click.echo(f"{parts.words}. Tuned: {', '.join(names)}; what is to be small: {goal}.")
+        raise ValueError(f"--tune: profile {name} has no parameter left to tune")
+    click.echo(f"{parts.words}. Parameters: {', '.join(names)}. Minimised: {goal}.")
 
     def evaluate(tried: Sequence[ProfileParameters]) -> list[float]:
         specs = parts.tuned_on
@@ -207,7 +210,7 @@ def tune_and_report(
 
 def _tell(name: str, changed: Mapping[str, object]) -> None:
     if not changed:
-        click.echo(f"Nothing was better than {name} as it is.")
+        click.echo(f"No tried value improves {name}.")
         return
     click.echo("Chosen: " + " ".join(f"--set {name}.{key}={_word(value)}" for key, value in changed.items()))
     inside = ", ".join(f"{key}: {_word(value)}" for key, value in changed.items())
@@ -222,15 +225,19 @@ def _compare(
     two = [before, after] if before != after else [before]
     outcomes, runs = _outcomes(parts.held_out, two, run), len(parts.held_out)
     held = beside_the_first(_summaries(outcomes, parts.held_out), outcomes)
-    rows = [replace(each, profile=f"{name}, {'tuned' if k >= runs else 'as it was'}") for k, each in enumerate(held)]
-    click.echo("On what was held out:")
+    rows = [replace(each, profile=f"{name}, {'tuned' if k >= runs else 'before'}") for k, each in enumerate(held)]
+    click.echo("Comparison on the second part:")
     print_runs(rows, runs > 1)
     costs = _costs(held, runs, goal)
     if len(two) > 1:
         better = costs[1] < costs[0]
         click.echo(
-            f"Held out, {goal}: {_cost(costs[0], goal)} -> {_cost(costs[1], goal)}. "
-            + ("Tuning holds there." if better else "Tuning does not hold there: leave the profile as it was.")
+            f"Second part, {goal}: {_cost(costs[0], goal)} -> {_cost(costs[1], goal)}. "
+            + (
+                "The tuned parameters are better there, too."
+                if better
+                else "The tuned parameters are no better there: keep the old ones."
+            )
         )
     return [each.as_dict() for each in rows]
 
@@ -246,7 +253,7 @@ def _outcomes(specs: Sequence[RunSpec], tried: Sequence[ProfileParameters], run:
 
 
 def _summaries(outcomes: Sequence[RunResult], specs: Sequence[RunSpec]) -> list[Summary]:
-    jobs = [len(spec.jobs) for spec in specs]
+    jobs = [len(spec.inputs.jobs) for spec in specs]
     return [summarise(outcome, jobs[k % len(jobs)]) for k, outcome in enumerate(outcomes)]
 
 

@@ -32,8 +32,8 @@ from elastic_tfjob.speed.optimus import OnlineSpeed
 
 __all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
 
-Source = Literal["measured", "fitted", "told", "utilisation", "history", "estimated", "prior"]
-"""The source of a speed. `told`: the simulator's oracle; `estimated`: the duration that a user expects."""
+Source = Literal["measured", "fitted", "oracle", "utilisation", "history", "estimated", "prior"]
+"""The source of a speed. `oracle_rate`: the simulator's oracle; `estimated`: the duration that a user expects."""
 
 PRIOR_EXPONENT: Final = 0.8
 LEAST_SLOWER: Final = 0.05
@@ -155,8 +155,8 @@ class Prediction:
                 return Rate(measured[size], MEASURED_ERROR, "measured")
             if speed.fit is not None and speed.fit.confident and (rate := speed.fit.predict(*size)) > 0:
                 return Rate(rate, max(speed.fit.residual, MEASURED_ERROR), "fitted")
-        elif speed is not None and (told := speed.steps_per_s(counts)):
-            return Rate(told, 0.0, "told")
+        elif speed is not None and (oracle_rate := speed.steps_per_s(counts)):
+            return Rate(oracle_rate, 0.0, "oracle")
         if self.past is not None and (shown := self.past.rate(size, worker)) is not None:
             return Rate(shown.value, shown.relative_error, "history")
         if measured:
@@ -185,7 +185,7 @@ class Prediction:
         elif speed is not None:
             now, there = speed.steps_per_s(self.counts) or 0.0, speed.steps_per_s(counts)
             if now > 0 and there is not None:
-                return there / now, "told", MEASURED_ERROR
+                return there / now, "oracle", MEASURED_ERROR
         if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
             return None
         law, power = self._law(counts)

@@ -229,7 +229,7 @@ def test_a_token_does_not_cross_a_network_in_plain_text(ask: Ask) -> None:
         (
             "kind: TFJob\na: &a [1,1,1,1,1,1,1,1,1,1]\n"
             + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
-            "larger or deeper than any object",
+            "too large or nested too deeply",
         ),
         ("kind: TFJob\nspec: {a: .inf}", "put it in quotes"),
         ("kind: TFJob\nspec: {a: !!int x}", "'x' is not a !!int"),

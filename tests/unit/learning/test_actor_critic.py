@@ -29,7 +29,7 @@ TINY = TrainingPlan(seed=3, iterations=3, train=6, select=1, every=1, method=Act
 
 def short(seed: int = 1, jobs: int = 4) -> Episode:
     episode = draw("train", seed)
-    return replace(episode, jobs=episode.jobs[:jobs])
+    return replace(episode, inputs=replace(episode.inputs, jobs=episode.inputs.jobs[:jobs]))
 
 
 def network(seed: int) -> Network:
@@ -40,7 +40,7 @@ def test_rewards_of_a_run_sum_to_its_jobs() -> None:
     """The reward is the part of each job that a slot did, so all slots together have done each job once."""
     episode = short()
     slots, mean_s = explore(network(0), episode, np.random.default_rng(0), 0.4)
-    assert sum(slot.reward for slot in slots) == pytest.approx(len(episode.jobs), abs=1e-6)
+    assert sum(slot.reward for slot in slots) == pytest.approx(len(episode.inputs.jobs), abs=1e-6)
     assert mean_s > 0
     again, _ = explore(network(0), episode, np.random.default_rng(0), 0.4)
     assert [[d.taken for d in slot.decisions] for slot in again] == [[d.taken for d in s.decisions] for s in slots]
@@ -175,9 +175,9 @@ def test_a_feature_that_it_is_not_told_has_no_weight() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--method", "actor-critic", "--pairs", "3"], "does not go with --pairs"),
-        (["--replay", "3", "--no-critic"], "does not go with --replay, --critic"),
-        (["--without", "best,worst"], "no feature worst; there are best,"),
+        (["--method", "actor-critic", "--pairs", "3"], "cannot be combined with --pairs"),
+        (["--replay", "3", "--no-critic"], "cannot be combined with --replay, --critic"),
+        (["--without", "best,worst"], "unknown feature worst; allowed: best,"),
         (["--method", "actor-critic", "--explore", "1.5"], "1.5"),
     ],
 )
@@ -193,6 +193,6 @@ def test_the_command_trains_by_it(tmp_path: Path) -> None:
     arguments = ["--method", "actor-critic", "--iterations", "1", "--episodes", "1", "--select-seeds", "1"]
     done = CliRunner().invoke(main, ["train-policy", str(output), *arguments, "--test-seeds", "0"])
     assert done.exit_code == 0, done.output
-    assert "the best of 1 iterations" in done.output
+    assert "the best weights of 1 iterations" in done.output
     with np.load(output) as file:
         assert '"name": "actor-critic"' in str(file["metadata"])

@@ -34,7 +34,7 @@ from elastic_tfjob.scheduling import experience
 from elastic_tfjob.scheduling.experience import as_line, of_line
 from elastic_tfjob.scheduling.plan import Plan as Decided
 from elastic_tfjob.scheduling.profiles.dl2.network import Network, as_bytes, flat, greedy, of_flat
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 
 from ..scheduling.build import job, node, plan, rates, servers, workers
 
@@ -45,14 +45,18 @@ UNITS = 16
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
     """What rounds of a simulated cluster saw and decided: 12 jobs or more."""
-    episode = next(e for e in (draw("train", k) for k in range(100)) if 12 <= len(e.jobs) <= 16)
+    episode = next(e for e in (draw("train", k) for k in range(100)) if 12 <= len(e.inputs.jobs) <= 16)
     found: list[str] = []
 
     def note(decided: Decided) -> None:
         if decided.snapshot.jobs:
             found.append(as_line(decided, episode.slot_s))
 
-    Simulation(episode.jobs, episode.nodes, episode.speed_model, of_profile("dl2", episode), seed=1, check=note).run()
+    Simulation(
+        SimulationInput(episode.inputs.jobs, episode.inputs.nodes, episode.inputs.speed_model, seed=1),
+        of_profile("dl2", episode),
+        check=note,
+    ).run()
     return found
 
 
@@ -75,7 +79,7 @@ def test_jobs_come_back_from_the_lines_of_a_simulated_cluster(lines: list[str]) 
     assert len(held) >= 2
     assert max(j.submit_s for j in train) <= min(j.submit_s for j in held)
     episode = recorded.episode("held", 0)
-    assert episode.jobs[0].submit_s == 0
+    assert episode.inputs.jobs[0].submit_s == 0
     assert mean_jct_s(of_profile("dl2", episode), episode) > 0
     assert recorded.episode("train", 5) == recorded.episode("train", 5)
 
@@ -300,7 +304,7 @@ def test_an_update_that_fails_is_noted_and_not_tried_again(
     monkeypatch.setattr(following, "_trained", fails)
     first, second = firsts(course, 2)
     assert first is not None
-    assert "failed, 3 jobs never finish" in str(first)
+    assert "failed: 3 jobs never finish" in str(first)
     assert second is None
     assert firsts(course, 1) == [None]
 
@@ -349,7 +353,7 @@ def test_the_command_follows(tmp_path: Path, lines: list[str]) -> None:
     found = CliRunner().invoke(main, ["train-policy", str(output), "--follow", str(tmp_path), "--updates", "1", *short])
     assert found.exit_code == 0, found.output
     assert "update 1, " in found.output
-    assert "on live jobs that were held back" in found.output
+    assert "on held-back live jobs" in found.output
     refused = CliRunner().invoke(main, ["train-policy", str(output), "--follow", str(tmp_path), "--resume", *short])
     assert refused.exit_code == 2
     assert "--resume" in refused.output
@@ -367,9 +371,9 @@ def test_what_live_jobs_are_learned_on_is_not_what_weights_are_judged_on(lines: 
     workloads = following.Mixed(recorded, TINY)
     held = {j.key for j in recorded.part("held")}
     learned = [*workloads.select, *(workloads.train(k) for k in range(6))]
-    assert all(each.key in held for episode in workloads.held for each in episode.jobs)
+    assert all(each.key in held for episode in workloads.held for each in episode.inputs.jobs)
     assert not any(episode in learned for episode in workloads.drawn)
-    assert not any(each.key in held for episode in learned for each in episode.jobs if "/" in each.key)
+    assert not any(each.key in held for episode in learned for each in episode.inputs.jobs if "/" in each.key)
 
 
 def test_networks_decide_for_recorded_jobs(lines: list[str]) -> None:

@@ -43,8 +43,8 @@ TINY = TrainingPlan(seed=3, iterations=2, train=6, select=2, every=1, lessons=1,
 def test_a_seed_always_draws_the_same_workload_and_splits_share_none() -> None:
     assert draw("train", 5) == draw("train", 5)
     found = [draw(split, 5) for split in ("train", "select", "test")]
-    assert len({episode.jobs for episode in found}) == 3
-    models = {j.model for k in range(6) for j in draw("train", k, ("vgg-16", "wlm")).jobs}
+    assert len({episode.inputs.jobs for episode in found}) == 3
+    models = {j.model for k in range(6) for j in draw("train", k, ("vgg-16", "wlm")).inputs.jobs}
     assert models <= {"vgg-16", "wlm"}
 
 
@@ -76,7 +76,8 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 
 
 def test_it_learns_what_a_teacher_decided() -> None:
-    episode = replace(draw("train", 1), jobs=draw("train", 1).jobs[:4])
+    episode = draw("train", 1)
+    episode = replace(episode, inputs=replace(episode.inputs, jobs=episode.inputs.jobs[:4]))
     given = examples_of("hull", [episode], 200, 0)
     untaught = of_flat(0.01 * np.ones(len(flat(greedy(4)))), 4)
     before, _ = gradient(untaught, given)
@@ -178,8 +179,8 @@ def test_the_command_trains_resumes_and_plots(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--models", "vgg-16,gpt"], "no model gpt"),
-        (["--resume"], "nothing to resume"),
+        (["--models", "vgg-16,gpt"], "unknown model gpt"),
+        (["--resume"], "does not exist"),
     ],
 )
 def test_what_it_cannot_do_it_refuses_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -190,7 +191,7 @@ def test_what_it_cannot_do_it_refuses_in_words(tmp_path: Path, arguments: list[s
 
 def test_a_file_that_is_no_training_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="no training"):
+    with pytest.raises(ValueError, match="not a training state"):
         load(tmp_path / "state")
 
 

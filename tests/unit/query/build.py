@@ -101,7 +101,7 @@ def running(name: str = "j", namespace: str = "ns", starts: str | None = None, *
         "eta_earliest": "2026-01-02T03:19:00Z",
         "eta_latest": "2026-01-02T03:31:00Z",
         "eta_source": "measured",
-        "numbers_at": "2026-01-02T03:18:20Z",
+        "metrics_at": "2026-01-02T03:18:20Z",
         "starts": starts,
         "since": "2026-01-02T03:10:00Z",
     }

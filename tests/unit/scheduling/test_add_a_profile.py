@@ -220,7 +220,7 @@ def test_a_config_map_may_choose_it() -> None:
     [
         ("{most: 0}", "small-first.most"),
         ("{fewest: 1}", "small-first.fewest"),
-        ("{oracle: true}", "profiles.small-first.oracle: only a simulation knows the truth"),
+        ("{oracle: true}", "profiles.small-first.oracle: only a simulation knows the true values"),
         ("{place: count}", "profiles.small-first.place: count is allowed in simulations only"),
         ("{lend: offered}", "profiles.small-first.lend: borrowing needs pools, and none is configured"),
     ],
@@ -242,7 +242,7 @@ def test_a_profile_that_cannot_do_without_it_is_refused(
     monkeypatch.setattr(parameters, "stages", lambda self: replace(stages(self), needs=stages(self).needs | {"oracle"}))
     taken, (event,) = configured("{most: 3}")
     assert taken == []
-    assert "profiles.small-first: only a simulation knows the truth" in event.message
+    assert "profiles.small-first: only a simulation knows the true values" in event.message
 
 
 def test_all_modules_that_the_page_names_are_there() -> None:

@@ -15,7 +15,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.aryl import Item, allot
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.summary import Summary, summarise
@@ -205,7 +205,7 @@ def test_an_unchanged_world_gives_no_other_plan(start: Snapshot) -> None:
 def simulated(jobs: Sequence[WorkloadJob], pool: InferencePool | None = None, **said: Any) -> Summary:
     profile = build("aryl", parse_profile("aryl", said))
     nodes = [node(f"n{k}", gpus=8) for k in range(2)]
-    outcome = Simulation(jobs, nodes, LinearSpeedModel(), profile, inference=pool, check=holds).run()
+    outcome = Simulation(SimulationInput(jobs, nodes, LinearSpeedModel(), inference=pool), profile, check=holds).run()
     return summarise(outcome, len(jobs))
 
 
@@ -221,7 +221,7 @@ def test_nobody_starves() -> None:
     starts = {}
     for patience in (10.0, 1e6):
         made = build("aryl", parse_profile("aryl", {"patience": patience, "lend": "none"}))
-        run = Simulation([*small, wide], nodes, LinearSpeedModel(), made, check=holds).run()
+        run = Simulation(SimulationInput([*small, wide], nodes, LinearSpeedModel()), made, check=holds).run()
         starts[patience] = next(r.start_s for r in run.records if r.key == "wide") or 0.0
     assert starts[10.0] < 1000 + 86400 + 2 * 2000 < starts[1e6]
 

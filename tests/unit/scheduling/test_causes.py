@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_tfjob.scheduling.plan import CAUSES, STOPS, TOLD, cause_of
+from elastic_tfjob.scheduling.plan import CAUSES, STOPS, STORED_CAUSES, cause_of
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, Snapshot
@@ -45,7 +45,7 @@ def test_sizes_tell_a_cause(before: dict[str, int], after: dict[str, int], told:
 def test_what_else_tells_a_cause() -> None:
     assert cause_of({}, {"Worker": 1}, moved=True, stopped=True) == "resume"
     assert cause_of({"Worker": 1}, {"Worker": 1}, moved=True, stopped=True) == "migrate"
-    assert set(STOPS) < TOLD < set(CAUSES)
+    assert set(STOPS) < STORED_CAUSES < set(CAUSES)
 
 
 def test_a_round_names_the_cause_of_each_change() -> None:

@@ -44,10 +44,10 @@ def test_each_need_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("edf", {"oracle": True}, "profiles.edf.oracle: only a simulation knows the truth"),
+        ("edf", {"oracle": True}, "profiles.edf.oracle: only a simulation knows the true values"),
         ("optimus", {"sample_points": 3}, "profiles.optimus.sample_points: only a simulation measures"),
         ("drf", {"repack": True}, "profiles.drf.repack: only a simulation places a resized job again"),
-        ("fifo", {"place": "count"}, "profiles.fifo.place: a replica needs a node"),
+        ("fifo", {"place": "count"}, "profiles.fifo.place: replicas need nodes"),
     ],
 )
 def test_what_a_live_cluster_lacks_is_refused_in_words(name: str, settings: dict[str, Any], words: str) -> None:
@@ -102,7 +102,7 @@ def test_nothing_but_the_table_says_what_is_refused(monkeypatch: pytest.MonkeyPa
     assert refusals("kips", {"lend": "offered"}) == []
     loans = contract.NEEDS["loans"]._replace(live="", why="no node is lent")
     monkeypatch.setattr(contract, "NEEDS", {**contract.NEEDS, "loans": loans})
-    assert refusals("kips", {"lend": "offered"}) == ["profiles.kips.lend: no node is lent; allowed is none"]
+    assert refusals("kips", {"lend": "offered"}) == ["profiles.kips.lend: no node is lent; allowed: none"]
 
 
 def test_a_profile_that_cannot_do_without_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

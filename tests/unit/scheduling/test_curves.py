@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, CurveView
+from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, CurveCache
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, PS, WORKER, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.steps.crowding import CpuLoad
@@ -31,7 +31,7 @@ def shown(rate: float) -> Past | None:
     return NOTHING_LEARNED.learned("s", "m", lesson).past("s", "m")
 
 
-def found(view: CurveView, of: Job, total: Resources, past: Past | None = None) -> Curve | None:
+def found(view: CurveCache, of: Job, total: Resources, past: Past | None = None) -> Curve | None:
     return view.of(of, total, past, settled=True)[0]
 
 
@@ -48,19 +48,19 @@ def same(one: Curve | None, other: Curve | None) -> bool:
 def test_after_the_totals_changed_it_is_as_if_found_there(
     totals: tuple[Resources, Resources], servers: int, speed: Any
 ) -> None:
-    view, of = CurveView("all"), job(servers=servers, speed=speed)
+    view, of = CurveCache("all"), job(servers=servers, speed=speed)
     found(view, of, totals[0])
-    assert same(found(view, of, totals[1]), found(CurveView("all"), of, totals[1]))
+    assert same(found(view, of, totals[1]), found(CurveCache("all"), of, totals[1]))
 
 
 def test_what_others_of_the_name_show_is_followed() -> None:
-    view, of = CurveView("all"), job()
+    view, of = CurveCache("all"), job()
     found(view, of, SMALL, shown(1.0))
-    assert same(found(view, of, SMALL, shown(4.0)), found(CurveView("all"), of, SMALL, shown(4.0)))
+    assert same(found(view, of, SMALL, shown(4.0)), found(CurveCache("all"), of, SMALL, shown(4.0)))
 
 
 def test_a_speed_that_is_told_is_not_asked_anew_when_another_job_ends() -> None:
-    view, of = CurveView("all"), job(speed=LinearTrueSpeed(100.0, 1))
+    view, of = CurveCache("all"), job(speed=LinearTrueSpeed(100.0, 1))
     assert found(view, of, SMALL, shown(1.0)) is found(view, of, SMALL, shown(4.0))
 
 
@@ -78,7 +78,7 @@ def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lea
         speed=believe({(1, 7): 1134.0, (4, 20): 900.0}, cpu={(1, 7): cpu[0], (4, 20): cpu[1]}),
         cpu={WORKER: (cpu[1],) * 20},
     )
-    curve = found(CurveView("all"), of, Resources(1_000_000))
+    curve = found(CurveCache("all"), of, Resources(1_000_000))
     assert curve is not None
     rates = {(size[PS], size[WORKER]): rate for size, rate in zip(curve.sizes, curve.rates[1:], strict=True)}
     assert rates.get((1, 7)) == (1134.0 if cpu[0] <= 8000 else None)

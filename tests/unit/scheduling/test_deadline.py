@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import parse_csv
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
@@ -447,7 +447,8 @@ def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> RunResult:
     jobs = parse_csv(head + rows, "x")[0].jobs
     chosen = build(profile, parse_profile(profile, {"oracle": True, "place": "count", **settings}))
     return Simulation(
-        jobs, uniform_cluster(1, gpus, 0, 0), LinearSpeedModel(), chosen, costs=Costs(1, ((inf, 1),), 1)
+        SimulationInput(jobs, uniform_cluster(1, gpus, 0, 0), LinearSpeedModel(), costs=Costs(1, ((inf, 1),), 1)),
+        chosen,
     ).run()
 
 

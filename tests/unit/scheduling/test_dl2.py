@@ -168,19 +168,19 @@ NAN = GREEDY.hidden_bias * np.nan
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "broken"),
-        (b"PK\x03\x04 what is this", "broken"),
+        (b"", "not a valid .npz file"),
+        (b"PK\x03\x04 what is this", "not a valid .npz file"),
         (changed(hidden=None), "lacks hidden"),
-        (changed(hidden=GREEDY.hidden[:-1]), "hidden has the shape (13, 4), not (14, 4)"),
+        (changed(hidden=GREEDY.hidden[:-1]), "hidden has the shape (13, 4) instead of (14, 4)"),
         (changed(hidden_bias=NAN), "not finite"),
         (changed(hidden_bias=np.full(4, 1e9)), "a number above 1000"),
-        (changed(hidden_bias=np.full(4, 1)), "no floating-point numbers"),
+        (changed(hidden_bias=np.full(4, 1)), "does not have floating-point numbers"),
         (changed(hidden_bias=np.zeros(0)), "0 hidden units"),
-        (changed(metadata=np.array("{}")), "another format"),
-        (changed(metadata=np.array("[")), "no JSON"),
-        (changed(metadata=np.array(7)), "no text"),
-        (changed(metadata=np.array(json.dumps({"format": 1, "actions": ["worker"]}))), "another actions"),
-        (changed(hidden=np.array([{}], dtype=object)), "broken"),
+        (changed(metadata=np.array("{}")), "different format"),
+        (changed(metadata=np.array("[")), "not JSON"),
+        (changed(metadata=np.array(7)), "not text"),
+        (changed(metadata=np.array(json.dumps({"format": 1, "actions": ["worker"]}))), "different actions"),
+        (changed(hidden=np.array([{}], dtype=object)), "not a valid .npz file"),
         (changed(more=np.zeros(1 << 18)), "more than"),
     ],
 )
@@ -228,7 +228,7 @@ def test_without_a_network_it_does_what_hull_does_and_says_why(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/", "is no file"), ("a\0b", "no file has the path"), ("/x/y", "cannot be read")]
+    ("path", "said"), [("/", "is not a file"), ("a\0b", "is not a valid path"), ("/x/y", "cannot be read")]
 )
 def test_a_path_of_no_file_is_said(path: str, said: str) -> None:
     found = read(path)

@@ -81,10 +81,10 @@ GOOD = CLASS.format(stages="return Stages(Fifo(), (FixedSize(),), needs())")
         ("raise SystemExit(3)", "mine = mine:Parameters", "SystemExit: 3"),
         ("raise RuntimeError('\\x1b[2J' + 'x' * 1000)", "mine = mine:Parameters", "RuntimeError:  [2Jxxx"),
         (GOOD, "mine = mine:Missing", "AttributeError: module 'mine' has no attribute 'Missing'"),
-        (GOOD, "mine = mine:needs", "TypeError: mine:needs is not a class of ProfileParameters"),
-        (GOOD, "mine = mine:Fifo", "TypeError: mine:Fifo is not a class of ProfileParameters"),
+        (GOOD, "mine = mine:needs", "TypeError: mine:needs is not a subclass of ProfileParameters"),
+        (GOOD, "mine = mine:Fifo", "TypeError: mine:Fifo is not a subclass of ProfileParameters"),
         (GOOD, "mine = mine:ProfileParameters", "TypeError: mine:ProfileParameters has no method `stages`"),
-        (GOOD, "fifo = mine:Parameters", "ValueError: elastic-tfjob has a profile of this name already"),
+        (GOOD, "fifo = mine:Parameters", "ValueError: elastic-tfjob already has a profile of this name"),
         (GOOD, "Mine = mine:Parameters", "ValueError: a profile's name has at most 32 lower-case letters"),
         (GOOD, "a/b = mine:Parameters", "ValueError: a profile's name has"),
         (GOOD, f"{'m' * 33} = mine:Parameters", "ValueError: a profile's name has"),
@@ -110,7 +110,7 @@ def test_of_two_packages_with_the_same_name_the_first_by_name_has_it(site: Path)
     found = load_installed_profiles(PROFILES)
     assert found.packages == {"mine": "a 1.0"}
     assert [str(problem) for problem in found.problems] == [
-        "profile 'mine' of package b 1.0 is not available: ValueError: package a 1.0 has a profile of this name already"
+        "profile 'mine' of package b 1.0 is not available: ValueError: package a 1.0 already has a profile of this name"
     ]
 
 
@@ -126,7 +126,7 @@ def test_whoever_chooses_a_broken_one_is_told_why(site: Path) -> None:
     ("stages", "why"),
     [
         ("raise KeyError('no-such-key')", "profile mine of package mine 1.0 fails: KeyError: 'no-such-key'"),
-        ("return Stages(Fifo(), (), frozenset({'magic'}))", "profile mine: it needs 'magic', which is no Need"),
+        ("return Stages(Fifo(), (), frozenset({'magic'}))", "profile mine: unknown needs 'magic'"),
         ("return None", "profile mine of package mine 1.0 fails: AttributeError"),
     ],
 )
@@ -171,4 +171,4 @@ def test_simulate_runs_it_beside_a_broken_one(tmp_path: Path) -> None:
     assert "package broken 1.0 is not available" in refused.stderr
     listed = simulate("--list")
     assert "replicas above which a running job makes room for others" in listed.stdout
-    assert "Profile small-first comes from package small-first 1.0." in listed.stdout
+    assert "Profile small-first is from package small-first 1.0." in listed.stdout

@@ -30,7 +30,7 @@ def test_whatever_is_written_is_read_as_a_memory(raw: object) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "1", "n" * (MAX_MEMORY_NAME + 1)])
 def test_a_name_that_is_none_is_a_bug_of_the_profile(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="is not a name"):
         with_number({}, name, 1.0)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -44,7 +44,7 @@ def simulated(profile: str, jobs: list[WorkloadJob], *, oracle: bool) -> RunResu
     costs = Costs(PAUSE_S, ((inf, PAUSE_S),), PAUSE_S, PAUSE_S)
     made = build(profile, parse_profile(profile, {"oracle": oracle}))
     cluster = uniform_cluster(2, ACCELERATORS // 2, 8, 0)
-    return Simulation(jobs, cluster, LinearSpeedModel(), made, costs=costs).run()
+    return Simulation(SimulationInput(jobs, cluster, LinearSpeedModel(), costs=costs), made).run()
 
 
 def at_its_least_s(job: WorkloadJob) -> float:

@@ -31,14 +31,14 @@ def test_a_profile_cannot_be_without_stages() -> None:
 
 
 def test_a_name_without_a_profile_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no profile 'kipz'; allowed: fixed, fifo"):
+    with pytest.raises(ValueError, match="unknown profile 'kipz'; allowed: fixed, fifo"):
         parse_profile("kipz", {})
-    with pytest.raises(ValueError, match="not the parameters of a profile 'kipz'"):
+    with pytest.raises(ValueError, match="not the parameter class of profile 'kipz'"):
         build("kipz", parse_profile("kips", {}))
 
 
 def test_parameters_of_one_profile_do_not_build_another() -> None:
-    with pytest.raises(ValueError, match="SrtfParameters are not the parameters of a profile 'las'"):
+    with pytest.raises(ValueError, match="SrtfParameters is not the parameter class of profile 'las'"):
         build("las", parse_profile("srtf", {}))
 
 

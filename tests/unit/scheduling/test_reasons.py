@@ -108,7 +108,7 @@ def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> N
         (Reason("dominant-share", {"minimum": True}), "fair share (dominant resource): no room even for its minimum"),
         (
             Reason("dominant-share", {"no_nodes": {"PS": 1, "Worker": 2}}),
-            "fair share (dominant resource): 1 PS + 2 workers fits no nodes",
+            "fair share (dominant resource): 1 PS + 2 workers cannot be placed",
         ),
         (
             Reason("keeps", {"was": {"Worker": 1, "PS": 2}, "now": {"Worker": 3, "PS": 1}}),

@@ -12,7 +12,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, JobSpec, ReplicaGroup, Snapshot
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import CpuShareSpeedModel
@@ -188,7 +188,7 @@ class TestWeights:
         plan = decide(jobs, 2, moves=0)
         assert str(plan.changes["a"].reason).endswith("4 of 4 on n0 (by remaining work)")
         whole = [replace(on_servers("a", "n0", 1000, Worker=1.0), cpu_use={WORKER: 10.0, PS: 0.0}), *jobs[1:]]
-        assert "would take longest alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
+        assert "critical: it takes longest even alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
 
     def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
@@ -440,7 +440,9 @@ def test_nobody_waits_more_than_three_times_as_long_as_under_fifo(
     def waits(profile: str, said: dict[str, Any]) -> list[float]:
         made = build(profile, parse_profile(profile, said))
         cluster = uniform_cluster(2, 0, 4, 64)
-        outcome = Simulation(jobs, cluster, CpuShareSpeedModel(), made, costs=Costs(migrate_s=10.0)).run()
+        outcome = Simulation(
+            SimulationInput(jobs, cluster, CpuShareSpeedModel(), costs=Costs(migrate_s=10.0)), made
+        ).run()
         assert all(record.finish_s is not None for record in outcome.records)
         return [record.queue_s for record in outcome.records]
 

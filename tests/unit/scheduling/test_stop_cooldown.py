@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, Node, Snapshot, fixed_group
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.speed_models.base import LinearSpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -94,7 +94,7 @@ def simulated(cooldown_s: float) -> RunResult:
     jobs = [WorkloadJob("long", 0.0, groups, total_steps=300.0, duration_s=300.0)]
     jobs += [WorkloadJob(f"short-{k}", 10.0 + 30 * k, groups, total_steps=5.0, duration_s=5.0) for k in range(6)]
     made = build("srtf", parse_profile("srtf", {"stop_cooldown_s": cooldown_s}))
-    return Simulation(jobs, [NODE], LinearSpeedModel(), made).run()
+    return Simulation(SimulationInput(jobs, [NODE], LinearSpeedModel()), made).run()
 
 
 def test_the_simulator_keeps_to_it() -> None:

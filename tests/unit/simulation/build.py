@@ -1,12 +1,13 @@
 """Small simulations for tests."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import FixedSpeedModel, SpeedModel
@@ -33,10 +34,12 @@ def simulate(
     parameters: dict[str, Any] | None = None,
     **more: Any,
 ) -> RunResult:
+    """`more`: fields of SimulationInput, and arguments of Simulation."""
     chosen = build(profile, parse_profile(profile, parameters or {}))
-    return Simulation(
-        jobs, uniform_cluster(nodes, gpus, cpus, 0), speed_model or FixedSpeedModel(), chosen, **more
-    ).run()
+    given = {field.name: more.pop(field.name) for field in fields(SimulationInput) if field.name in more}
+    cluster = uniform_cluster(nodes, gpus, cpus, 0)
+    inputs = SimulationInput(jobs, cluster, speed_model or FixedSpeedModel(), **given)
+    return Simulation(inputs, chosen, **more).run()
 
 
 def finishes(outcome: RunResult) -> dict[str, float | None]:

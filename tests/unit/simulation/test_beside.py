@@ -35,7 +35,7 @@ def test_a_name_is_a_pool() -> None:
         ("nodes: 0\n", "nodes"),
         ("nodes: 3\nloanable: 1.5\n", "loanable"),
         ("nodes: 3\nspeed: 2\n", "speed"),
-        ("- 1\n", "wrong in the pool"),
+        ("- 1\n", "invalid pool"),
         ("nodes: [\n", "not YAML"),
         ("nodes: 3\nnodes: 4\n", "the key 'nodes' is given twice"),
         ("nodes: 3\n---\nnodes: 3\n", "2 documents, where one is expected"),
@@ -52,7 +52,7 @@ def test_a_wrong_file_is_refused_in_words(tmp_path: Path, content: str, words: s
 
 
 def test_neither_a_name_nor_a_file() -> None:
-    with pytest.raises(WorkloadError, match="no pool of this name"):
+    with pytest.raises(WorkloadError, match="neither a predefined pool"):
         read_pool("nothing")
 
 
@@ -94,4 +94,4 @@ def test_a_wrong_pool_is_a_message(tmp_path: Path) -> None:
         main, ["simulate", str(trace), "--nodes", "1", "--profile", "fifo", "--inference-pool", "nothing"]
     )
     assert done.exit_code == 1
-    assert "no pool of this name (aryl)" in done.output
+    assert "neither a predefined pool (aryl)" in done.output

@@ -8,7 +8,7 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
@@ -61,7 +61,9 @@ def test_no_profile_is_below(world: str, profile: str) -> None:
         random = Random(seed)
         nodes, model = uniform_cluster(3, 2, 8, 64), speed_model_named(world)
         jobs = [drawn(f"job-{k}", random, world, model) for k in range(12)]
-        simulation = Simulation(jobs, nodes, model, build(profile, parse_profile(profile, {})), seed=seed)
+        simulation = Simulation(
+            SimulationInput(jobs, nodes, model, seed=seed), build(profile, parse_profile(profile, {}))
+        )
         times = [record.jct_s for record in simulation.run().records if record.jct_s is not None]
         assert len(times) == len(jobs)
         bound = least_mean_jct_s(jobs, nodes, model)

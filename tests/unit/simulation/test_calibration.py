@@ -21,7 +21,7 @@ def causes(outcome: RunResult) -> dict[str, int]:
 
 def test_an_oracle_expects_what_comes() -> None:
     outcome = simulate("srtf", [work("a", 0, 600)], parameters=TOLD)
-    assert [(each.cause, each.source) for each in outcome.compared] == [("start", "told")]
+    assert [(each.cause, each.source) for each in outcome.compared] == [("start", "oracle")]
     assert summarise(outcome, 1).calibration["start"]["error"] == pytest.approx(0.0)
 
 

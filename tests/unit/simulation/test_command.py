@@ -72,7 +72,7 @@ def test_cpu_that_is_lent_where_no_speed_follows_it_is_told(tmp_path: Path) -> N
     rows = [f"j{k},{10 * k},500,1,1,4" for k in range(8)]
     path.write_text("\n".join(["job_id,submit_s,duration_s,num_gpus,cpus,cpu_demand", *rows]) + "\n")
     usual = (path, "--nodes", 3, "--cpus-per-node", 8)
-    told = "lends CPU, which changes nothing here: speeds of fixed do not follow CPU"
+    told = "its changes of CPU have no effect, because the speed model fixed ignores CPU"
     both = simulate(*usual, "--profile", "fifo", "--profile", "kips")
     assert both.exit_code == 0
     assert f"kips: {told}" in both.stderr
@@ -172,25 +172,25 @@ def test_bad_rows_stop_everything_or_are_listed(trace: Path, tmp_path: Path) -> 
     assert "trace.csv:5: column 'submit_s': 'soon' is not a number" in result.output
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--skip-bad")
     assert result.exit_code == 0
-    assert "1 bad row(s) left out" in result.output
+    assert "1 invalid row(s) skipped" in result.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--set", "fifo"), "write PROFILE.PARAM=VALUE"),
-        (("--set", "las.promote_knob=2"), "no profile 'las' in this run, only fifo"),
+        (("--set", "las.promote_knob=2"), "profile 'las' is not part of this run; allowed: fifo"),
         (("--set", "fifo.speed=2"), "Parameters of fifo: place, interval_s"),
         (("--set", "fifo.interval_s=-1"), "fifo.interval_s should be greater than or equal to 0 (found '-1')"),
         (("--restart-pause", "8:x"), "give seconds, or tiers such as 1:7,8:30,60"),
-        (("--restart-pause", "8:1,4:2"), "limits must rise"),
-        (("--boot-cpu", "x"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "-1"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "nan"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "12,1,1"), "give CPU seconds of at least 0"),
-        (("--boot-cpu", "1,12"), "must not be above the first"),
-        (("--speed-model", "ps"), "the speed model ps knows no model ''"),
-        (("--format", "pollux"), "format pollux needs column(s)"),
+        (("--restart-pause", "8:1,4:2"), "the limits must increase"),
+        (("--boot-cpu", "x"), "give one or two numbers of CPU-seconds from 0"),
+        (("--boot-cpu", "-1"), "give one or two numbers of CPU-seconds from 0"),
+        (("--boot-cpu", "nan"), "give one or two numbers of CPU-seconds from 0"),
+        (("--boot-cpu", "12,1,1"), "give one or two numbers of CPU-seconds from 0"),
+        (("--boot-cpu", "1,12"), "must not exceed the first"),
+        (("--speed-model", "ps"), "the speed model ps does not know model ''"),
+        (("--format", "pollux"), "format pollux needs the column(s)"),
     ],
 )
 def test_wrong_arguments_say_what_is_wrong(trace: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -202,7 +202,7 @@ def test_wrong_arguments_say_what_is_wrong(trace: Path, arguments: tuple[str, ..
 def test_the_old_name_of_the_speed_model_is_still_read(trace: Path) -> None:
     result = simulate(trace, "--nodes", 1, "--profile", "fifo", "--world", "ps")
     assert result.exit_code == 1
-    assert "the speed model ps knows no model ''" in result.output
+    assert "the speed model ps does not know model ''" in result.output
     assert "--speed-model" in result.output
     assert "--world" not in simulate("--help").output
 
@@ -223,7 +223,7 @@ def test_jobs_that_never_fit_are_said(trace: Path) -> None:
     trace.write_text(TRACE + "wide,4,1,99\n")
     result = simulate(trace, "--nodes", 1, "--profile", "fifo-backfill")
     assert result.exit_code == 0
-    assert "fifo-backfill: 1 job(s) never fit this cluster" in result.output
+    assert "fifo-backfill: 1 job(s) never fitted into this cluster" in result.output
 
 
 def test_list_shows_every_profile_and_parameter() -> None:
@@ -287,7 +287,9 @@ def test_traces_of_itp_are_elastic_on_a_measured_accelerator(text: str, tmp_path
         assert "keep the sizes" not in result.output
     assert jct < declared, "it got more than the two workers that it declares"
     rigid = simulate(path, "--nodes", 1, "--place", "count", "--profile", "deadline")
-    assert ("Jobs keep the sizes of the trace" in rigid.output) == text.startswith(ITP), "of the other file are elastic"
+    assert ("The jobs keep the sizes in the trace" in rigid.output) == text.startswith(ITP), (
+        "of the other file are elastic"
+    )
 
 
 def test_losers_are_told_beside_the_first_profile(tmp_path: Path) -> None:

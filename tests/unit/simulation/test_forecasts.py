@@ -17,7 +17,7 @@ from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -78,7 +78,9 @@ def errors(
     chosen = build(profile, parse_profile(profile, parameters))
     costs = Costs(rescale_s=1.0, boot_cpu_s=12.0 if speed_model.name == "ps-cpu" else 0.0)
     nodes = uniform_cluster(12, 0, 16, 64)
-    outcome = Watched(workload(jobs, 1), nodes, speed_model, chosen, costs=costs, noise=Noise(speed=0.1)).run()
+    outcome = Watched(
+        SimulationInput(workload(jobs, 1), nodes, speed_model, costs=costs, noise=Noise(speed=0.1)), chosen
+    ).run()
     return found, outcome
 
 

@@ -105,11 +105,11 @@ def test_dl2() -> None:
         ("a,0,inf,1", "t.csv:3: column 'duration_s': 'inf' is not a finite number"),
         ("a,0,60,1.5", "t.csv:3: column 'num_gpus': '1.5' is not a whole number"),
         ("a,0,60,-1", "t.csv:3: column 'num_gpus': '-1' must be at least 0"),
-        ("a,0,60,0", "t.csv:3: column 'num_gpus': '0' must be at least 1 where num_workers is not given"),
+        ("a,0,60,0", "t.csv:3: column 'num_gpus': '0' must be at least 1 without a num_workers"),
         ("a,0,60", "t.csv:3: column 'num_gpus': '' is empty"),
         (",0,60,1", "t.csv:3: column 'job_id': '' is empty"),
         ("a,0,60,1,9", "t.csv:3: column '(beyond the last)': \"['9']\" comes after the 4 columns of the header"),
-        ("ok,0,60,1", "t.csv:3: column 'job_id': 'ok' is already in line 2"),
+        ("ok,0,60,1", "t.csv:3: column 'job_id': 'ok' was already given in line 2"),
     ],
 )
 def test_a_bad_row_is_named_by_file_line_column_and_value(row: str, message: str) -> None:
@@ -117,7 +117,7 @@ def test_a_bad_row_is_named_by_file_line_column_and_value(row: str, message: str
     with pytest.raises(WorkloadError) as caught:
         parse_csv(text, "t.csv")
     assert message in str(caught.value)
-    assert "1 bad row(s), nothing was simulated" in str(caught.value)
+    assert "1 invalid row(s), so nothing was simulated" in str(caught.value)
     workload, bad = parse_csv(text, "t.csv", skip_bad=True)
     assert [job.key for job in workload.jobs] == ["ok", "last"]
     assert [str(b) for b in bad] == [message]
@@ -139,15 +139,15 @@ def test_bad_optional_columns(columns: str, values: str, message: str) -> None:
 
 
 def test_unknown_headers_and_models() -> None:
-    with pytest.raises(WorkloadError, match="no known format has this header: foo, bar"):
+    with pytest.raises(WorkloadError, match="no known format has the columns foo, bar"):
         parse_csv("foo,bar\n1,2\n", "t.csv")
-    with pytest.raises(WorkloadError, match="format pollux needs column"):
+    with pytest.raises(WorkloadError, match="format pollux needs the column"):
         parse_csv("name,time,num_replicas,batch_size\n", "t.csv", "pollux")
-    with pytest.raises(WorkloadError, match="'lenet' is none of resnet-50"):
+    with pytest.raises(WorkloadError, match="'lenet' is not a known model; allowed: resnet-50"):
         parse_csv("job_id,arrival_slot,model,epochs\nj,0,lenet,1\n", "t.csv")
     with pytest.raises(WorkloadError, match="has no measured speed on 3 V100"):
         parse_csv("job_type,total_steps,scale_factor,arrival_s\nA3C,1,3,0\n", "t.csv")
-    with pytest.raises(WorkloadError, match="no jobs in it"):
+    with pytest.raises(WorkloadError, match="contains no jobs"):
         parse_csv(JOBS, "t.csv")
 
 

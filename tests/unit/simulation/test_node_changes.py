@@ -122,9 +122,9 @@ def test_with_speed_that_follows_cpu_its_program_starts_anew() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ([lost(1), lost(2)], "node 'node-0' is not there to be lost at 2 s"),
-        ([there(1)], "node 'node-0' is there already at 1 s"),
-        ([lost(1, "node-7")], "node 'node-7' is not there to be lost at 1 s"),
+        ([lost(1), lost(2)], "node 'node-0' does not exist, so it cannot be lost at 2 s"),
+        ([there(1)], "node 'node-0' already exists at 1 s"),
+        ([lost(1, "node-7")], "node 'node-7' does not exist, so it cannot be lost at 1 s"),
     ],
 )
 def test_a_script_that_cannot_be_is_refused(changes: list[NodeChange], said: str) -> None:
@@ -149,7 +149,7 @@ def test_a_scenario_says_what_happens_to_nodes() -> None:
     assert changes[2].node is not None
     assert changes[2].node.capacity == cluster[0].capacity
     unknown = parse_scenario({"jobs": 1, "mix": [KIND], "nodes": [{"node": "node-5", "lost_s": 5}]})
-    with pytest.raises(ValueError, match="node 'node-5' is not there"):
+    with pytest.raises(ValueError, match="node 'node-5' does not exist"):
         node_changes(unknown, cluster)
 
 
@@ -159,7 +159,7 @@ def test_a_scenario_says_what_happens_to_nodes() -> None:
         ({}, "give added_s or lost_s"),
         ({"back_s": 3}, "give added_s or lost_s"),
         ({"added_s": 1, "back_s": 3}, "back_s needs lost_s"),
-        ({"lost_s": 3, "back_s": 3}, "must rise"),
+        ({"lost_s": 3, "back_s": 3}, "must be in rising order"),
         ({"lost_s": -1}, "greater than or equal to 0"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
-from elastic_tfjob.simulation.engine import Simulation
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.result import JobRecord
@@ -195,7 +195,7 @@ def test_a_policy_that_is_told_speeds_still_knows_them_once_the_job_runs() -> No
     groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
     work = WorkloadJob("j", 0.0, groups, total_steps=1e6, model="dssm", deadline_s=1200.0)
     profile = build("deadline", parse_profile("deadline", {"place": "count", "oracle": True}))
-    outcome = Simulation([work], uniform_cluster(8, 0, 16, 0), PsCpuSpeedModel(), profile).run()
+    outcome = Simulation(SimulationInput([work], uniform_cluster(8, 0, 16, 0), PsCpuSpeedModel()), profile).run()
     best = PsCpuSpeedModel().true_speed(work).steps_per_s({WORKER: 7, PS: 1})
     assert best is not None
     assert outcome.records[0].rescales == 0
@@ -251,7 +251,7 @@ def test_of_a_silent_job_nothing_is_known_while_it_trains(silent: float, *, grow
     jobs = [WorkloadJob("a", 0.0, groups, duration_s=5000.0, model="digits")]
     kips = build("kips", parse_profile("kips", {}))
     noise = Noise(silent=silent)
-    outcome = Watched(jobs, uniform_cluster(8, 0, 1, 64), PsCpuSpeedModel(), kips, noise=noise).run()
+    outcome = Watched(SimulationInput(jobs, uniform_cluster(8, 0, 1, 64), PsCpuSpeedModel(), noise=noise), kips).run()
     assert outcome.records[0].finish_s is not None
     assert (outcome.changes["grow"] > 0) is grows
     assert any(any(each) for each in heard) is grows

@@ -34,7 +34,7 @@ def test_what_is_known_best_speaks() -> None:
     assert source(Prediction(ONE, 2.0, past=past({(1, 1): 2.0, (1, 4): 5.0})), FOUR) == "history"
     assert source(Prediction(ONE, 2.0), FOUR) == "prior"
     assert source(Prediction({}), FOUR) is None
-    assert source(Prediction({}, speed=Table({(1, 4): 5.0})), FOUR) == "told"
+    assert source(Prediction({}, speed=Table({(1, 4): 5.0})), FOUR) == "oracle"
 
 
 def test_of_the_law_and_the_past_the_surer_one_speaks() -> None:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import orjson
 
-from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, ReconcileContext
+from elastic_tfjob.controller.job.context import COMMANDS_PER_PASS, ReconcileContext
 from elastic_tfjob.controller.job.pods import Role, TFConfigs, roles_of
 from elastic_tfjob.controller.model.command import Command, abridged
 from elastic_tfjob.controller.model.state import Next
@@ -29,7 +29,7 @@ def run_commands(ctx: ReconcileContext) -> dict[Role, str]:
 
 def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, coming: Next | None) -> dict[Role, str]:
     """Returns the commands that differ from those the pods have, and those that do not seem to reach their pods; at
-    most TOLD_AT_ONCE.
+    most COMMANDS_PER_PASS.
 
     The kubelet delivers an annotation within a second. If the annotation changes while the previous change is still
     being delivered (on a busy node), it waits until the kubelet's next periodic sync, up to a minute and a half later.
@@ -50,9 +50,9 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
         wanted = order.kept(role)
         if pod.command.rstrip() != wanted:
             commands[role] = order.text(role)
-        elif pod.command != wanted + space and _deaf(ctx, role, order):
+        elif pod.command != wanted + space and _not_acknowledged(ctx, role, order):
             commands[role] = order.text(role) + space
-        if len(commands) == TOLD_AT_ONCE:
+        if len(commands) == COMMANDS_PER_PASS:
             break
     return commands
 
@@ -102,7 +102,7 @@ class SharedCommand:
         return self._heads[head], orjson.dumps(tail).decode().removeprefix('"') + self._end
 
 
-def _deaf(ctx: ReconcileContext, role: Role, command: SharedCommand) -> bool:
+def _not_acknowledged(ctx: ReconcileContext, role: Role, command: SharedCommand) -> bool:
     """Whether a replica's exporter reports that its launcher has not received a command."""
     report = ctx.report(role)
     if report is None or report.generation is None:

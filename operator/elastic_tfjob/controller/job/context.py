@@ -34,10 +34,10 @@ from elastic_tfjob.controller.model.target import Mode, Target
 _SILENT_S: Final = 15.0
 # Commands sent in one pass. Each command names all replicas, so the commands of a large job are not all held in memory
 # at once.
-TOLD_AT_ONCE: Final = 200
+COMMANDS_PER_PASS: Final = 200
 # Seconds until the next pass sends the remaining commands. Each pod that got one triggers a pass at once; this interval
 # is for pods that are gone without the operator's knowledge yet. A shorter one would only add requests.
-TOLD_S: Final = 1.0
+COMMANDS_INTERVAL_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class ReconcileContext:
         self.counts: list[Count] = []
         self.again_at: datetime | None = None
         # The state has a word of a newer operator. Any action might be wrong, so none is taken.
-        self.left_alone = False
+        self.unreadable = False
         self.stored = self.own(StoredState.of)
         for problem in self.stored.problems if self.stored is not None else ():
             self.event("Warning", "InvalidAnnotation", problem)
@@ -245,12 +245,12 @@ class ReconcileContext:
         return ""
 
     def send(self, commands: Mapping[Role, str]) -> None:
-        """Sends commands to pods, if there are any; commands beyond TOLD_AT_ONCE follow in the next pass."""
+        """Sends commands to pods, if there are any; commands beyond COMMANDS_PER_PASS follow in the next pass."""
         for role, command in commands.items():
             pod = self.by_role[role]
             self.actions.append(SendCommand(pod.name, pod.uid, command))
-        if len(commands) >= TOLD_AT_ONCE:
-            self.look_again(TOLD_S)
+        if len(commands) >= COMMANDS_PER_PASS:
+            self.look_again(COMMANDS_INTERVAL_S)
 
     def count(self, name: str, value: float = 1.0, label: str = "") -> None:
         """Adds to a metric."""
@@ -262,8 +262,10 @@ class ReconcileContext:
         try:
             return read(self.job.annotations, self.job.uid, self.declared.tf_replica_specs)
         except UnknownWord as error:
-            self.left_alone = True
-            message = f"{error}. The job is left as it is until an operator that knows this word is at work"
+            self.unreadable = True
+            message = (
+                f"{error}. The job does not change until the operator is upgraded to a version that knows this word"
+            )
             self.event("Warning", "UnknownState", message)
             return None
         except ValueError as error:

@@ -68,7 +68,7 @@ def tfjob_of(jobset: JobSet) -> dict[str, Any]:
     except InvalidTFJob as error:
         raise Unsupported(str(error)) from None
     except (LookupError, TypeError, AttributeError) as error:
-        raise Unsupported(f"its spec makes no sense: {type(error).__name__}: {cut(str(error), MAX_WORD)}") from None
+        raise Unsupported(f"its spec is invalid: {type(error).__name__}: {cut(str(error), MAX_WORD)}") from None
     asked = {name: text for name, text in parts["annotations"].items() if _users(name)}
     digest = hashlib.sha256(orjson.dumps([spec["tfReplicaSpecs"], asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
     # Kueue suspends and resumes a TrainJob as a whole, so its TFJob must not be queued again.
@@ -105,12 +105,12 @@ def _problems(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"spec.{name} is not supported for TFJobs"
     for name, default in _DEFAULTS.items():
         if spec.get(name) not in (None, default):
-            yield f"spec.{name} is not supported for TFJobs: a TFJob succeeds with its chief, or else with worker 0"
+            yield f"spec.{name} is not supported for TFJobs: a TFJob succeeds when its chief or worker 0 does"
     if (spec.get("network") or {}).get("subdomain"):
-        yield "spec.network.subdomain is not supported for TFJobs: each replica has a service of its own"
+        yield "spec.network.subdomain is not supported for TFJobs: each replica has its own Service"
     jobs = spec.get("replicatedJobs") or []
     if "node" not in [job["name"] for job in jobs]:
-        yield "spec.replicatedJobs: there is none with the name node, which trains"
+        yield "spec.replicatedJobs: the job named node, which trains, is missing"
     for job in jobs:
         yield from _problems_of(job, f"spec.replicatedJobs[{cut(job['name'], MAX_WORD)}]")
 
@@ -120,7 +120,7 @@ def _problems_of(job: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{where}: not supported for TFJobs; allowed names are {', '.join(TYPES)}"
         return
     if job.get("replicas", 1) != 1:
-        yield f"{where}.replicas: {job['replicas']} is not supported for TFJobs; parallelism says how many pods it has"
+        yield f"{where}.replicas: {job['replicas']} is not supported for TFJobs; set parallelism, its number of pods"
     if job.get("dependsOn"):
         yield f"{where}.dependsOn is not supported for TFJobs: all replicas start together"
     template = job["template"]["spec"]
@@ -131,7 +131,7 @@ def _problems_of(job: Mapping[str, Any], where: str) -> Iterator[str]:
     if template.get("completions", count) != count:
         yield f"{where}.template.spec: completions and parallelism differ; a TFJob's replicas run together"
     if [each["name"] for each in template["template"]["spec"]["containers"]].count(NODE_CONTAINER) != 1:
-        yield f"{where}: no container with the name {NODE_CONTAINER}, which trains"
+        yield f"{where}: exactly one container must have the name {NODE_CONTAINER}, the one that trains"
 
 
 def _spec(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:

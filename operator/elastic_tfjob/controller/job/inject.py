@@ -30,8 +30,8 @@ __all__ = [
     "pin",
     "requests_with",
     "resources_of",
+    "set_checkpoint_env",
     "set_cpu",
-    "tell_checkpoint_dir",
     "tolerate_loan",
     "trainer_of",
 ]
@@ -176,12 +176,12 @@ def inject(
     spec["initContainers"] = [*added, *(spec.get("initContainers") or ())]
 
 
-def tell_checkpoint_dir(pod: dict[str, Any], checkpoint_dir: str | None, job: str) -> None:
+def set_checkpoint_env(pod: dict[str, Any], checkpoint_dir: str | None, job: str) -> None:
     """Sets the environment variables of checkpoint directory and job, in a pod into which nothing is injected."""
     trainer = trainer_of(pod)
     if checkpoint_dir is not None and trainer:
-        told = {"name": _CHECKPOINT_DIR, "value": checkpoint_dir}, {"name": _JOB, "value": job}
-        trainer["env"] = [*(trainer.get("env") or ()), *told]
+        environment = {"name": _CHECKPOINT_DIR, "value": checkpoint_dir}, {"name": _JOB, "value": job}
+        trainer["env"] = [*(trainer.get("env") or ()), *environment]
 
 
 def keep_last_words(pod: dict[str, Any]) -> None:
@@ -223,7 +223,7 @@ def _exporter(
     if installs:
         exporter["command"].append("--launcher")
         exporter["lifecycle"] = {"postStart": {"exec": {"command": _python(_INSTALL)}}}
-    _tell_trainer(trainer, exporter)
+    _set_progress_env(trainer, exporter)
     return exporter
 
 
@@ -242,12 +242,12 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
     return not any(quantity(found.get(name)) for found in amounts for name in ("cpu", "memory"))
 
 
-def _tell_trainer(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
+def _set_progress_env(trainer: Mapping[str, Any], exporter: dict[str, Any]) -> None:
     """Makes the exporter report progress to Trainer v2, in pods of a TrainJob, as Trainer expects from the program."""
-    told = [each for each in trainer.get("env") or () if str(each.get("name")).startswith(_TRAINER_ENV)]
-    if told:
+    environment = [each for each in trainer.get("env") or () if str(each.get("name")).startswith(_TRAINER_ENV)]
+    if environment:
         mounts = [each for each in trainer.get("volumeMounts") or () if each.get("name") == _TRAINER_VOLUME]
-        exporter["env"] = told
+        exporter["env"] = environment
         exporter["volumeMounts"] = [*exporter["volumeMounts"], *mounts]
 
 

@@ -35,13 +35,15 @@ def injection_settled(ctx: ReconcileContext) -> bool:
         return ctx.state is not state
     if found is None:
         return False
-    ctx.state = replace(state, injection=replace(found, at=ctx.now_text, anew=False))
-    if found.anew and found.resources:
-        ctx.state = _all_recreated(
-            ctx, ctx.state, "its pods fit into the quota of the namespace once they ask for less"
-        )
+    ctx.state = replace(state, injection=replace(found, at=ctx.now_text, recreated=False))
+    if found.recreated and found.resources:
+        ctx.state = _all_recreated(ctx, ctx.state, "its pods fit into the namespace's quota if they request less")
     if found.resources:
-        ctx.event("Normal", "InjectionAdapted", f"The namespace admits what is injected with {_words(found)}")
+        ctx.event(
+            "Normal",
+            "InjectionAdapted",
+            f"The injected containers get requests and limits that the namespace admits: {_words(found)}",
+        )
     else:
         ctx.state = _all_without(ctx, ctx.state)
     return True
@@ -58,9 +60,9 @@ def why_not(injection: Injection) -> str:
     if not injection.refused:
         return ""
     return (
-        f"pods with launcher and exporter are refused, and run without: {injection.refused[:_SENTENCE]}. Rescales stop "
-        "the job (recreate). Have the namespace admit the container elastic-tfjob-exporter (docs/elastic.md#namespaces-"
-        "with-rules); that is tried again when the job's pods are recreated"
+        f"the namespace refuses pods with launcher and exporter, so they run without: {injection.refused[:_SENTENCE]}. "
+        "Rescales stop the job (recreate). Let the namespace admit the container elastic-tfjob-exporter "
+        "(docs/elastic.md#namespaces-with-rules); the operator retries when the job's pods are recreated"
     )
 
 
@@ -81,7 +83,7 @@ def _may_try_again(ctx: ReconcileContext, injection: Injection) -> bool:
 
 def _all_without(ctx: ReconcileContext, state: StoredState) -> StoredState:
     """Returns the state in which all pods are recreated without injected containers, if some have them."""
-    return _all_recreated(ctx, state, "some of its pods are refused with launcher and exporter: all run without")
+    return _all_recreated(ctx, state, "some of its pods are refused with launcher and exporter, so all run without")
 
 
 def _all_recreated(ctx: ReconcileContext, state: StoredState, why: str) -> StoredState:

@@ -98,9 +98,9 @@ def switched_with_moves(before: StoredState, after: StoredState) -> bool:
 
 def described(moving: Collection[Move]) -> str:
     """Returns `worker-1 from node-a to node-b`, for the first _NAMED moves."""
-    told = [f"{each.name.lower()}-{each.index} from {each.before} to {each.after}" for each in moving][:_NAMED]
+    listed = [f"{each.name.lower()}-{each.index} from {each.before} to {each.after}" for each in moving][:_NAMED]
     more = f" and {len(moving) - _NAMED} more" if len(moving) > _NAMED else ""
-    return ", ".join(told) + more
+    return ", ".join(listed) + more
 
 
 # -- A rescale in words, for events and conditions ---------------------------------------------------------------------

@@ -80,8 +80,8 @@ def _counted(name: str) -> tuple[str, str]:
 
 def _add_missing(found: Amounts, refusal: str) -> None:
     """Adds resources that a quota counts and the container does not name."""
-    for said in _MISSING.findall(refusal):
-        for kind, name in _OF_QUOTA.findall(said):
+    for text in _MISSING.findall(refusal):
+        for kind, name in _OF_QUOTA.findall(text):
             amounts = found["limits" if kind == "limits" else "requests"]
             if name not in amounts:
                 amounts[name] = quantity(_LIMITS[name]) if kind == "limits" else Decimal(0)
@@ -111,8 +111,8 @@ def _lower(found: Amounts, refusal: str) -> None:
 def _leave_out(found: Amounts, refusal: str) -> None:
     """Sets amounts that exceed the rest of a quota to 0: the container takes nothing of it, and gets no default of a
     LimitRange. A limit of 0 means none."""
-    for said in _EXCEEDED.findall(refusal):
-        for kind, name in _OF_QUOTA.findall(said):
+    for text in _EXCEEDED.findall(refusal):
+        for kind, name in _OF_QUOTA.findall(text):
             amounts = found["limits" if kind == "limits" else "requests"]
             amounts[name] = Decimal(0)
 

@@ -28,7 +28,7 @@ _MODES_S: Final = 5.0
 # A program that was started fewer seconds ago may still construct ElasticCheckpoint, whatever its launcher reports.
 _HOOK_S: Final = 30.0
 # Modes in which a program starts beside the running one, best first.
-_BESIDE: Final[tuple[Mode, ...]] = ("overlap", "spare")
+_TWO_PROGRAMS: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
 def choose_mode(
@@ -40,12 +40,15 @@ def choose_mode(
     chief, report = ctx.by_role.get(ctx.chief), ctx.report(ctx.chief)
     if any(each.role == ctx.chief for each in moving):
         # The chief alone decides the switch, and cannot hand that over to another pod.
-        return "recreate", f"{describe_role(ctx.chief)} leads the training, and moves"
+        return "recreate", f"{describe_role(ctx.chief)} is the chief, and it moves to another node"
     if not numbered:
-        return "recreate", "there are no numbers or names left for pods beside those that it has"
+        return "recreate", "additional pods would exceed the limit of replicas or of the length of names"
     if ctx.job.queue and (name := _beyond_admitted(ctx, moving)):
         admitted = count_in_words(ctx.declared_counts[name], name)
-        return "recreate", f"Kueue admitted {admitted} (queue {ctx.job.queue}), and no others beside them"
+        return (
+            "recreate",
+            f"Kueue admitted only {admitted} (queue {ctx.job.queue}), so no pods can be prepared beside them",
+        )
     if ctx.allowed_mode == "recreate" or not ctx.launcher or chief is None or chief.phase != "Running":
         return "recreate", ""
     if report is None or report.generation != ctx.current.generation or report.first_step_at is None:
@@ -58,12 +61,12 @@ def choose_mode(
         limit_s = ctx.timeouts.hook_s
         if min(ctx.unheard_s, _running_s(ctx, chief)) > limit_s:
             return "recreate", f"{describe_role(ctx.chief)} has not reported a step for {limit_s:.0f} s"
-        step = f"waits until {describe_role(ctx.chief)} reports a step, at most {limit_s:.0f} s"
-        return None, f"{step}; then its pods are recreated"
+        step = f"waiting until {describe_role(ctx.chief)} reports a step, at most {limit_s:.0f} s"
+        return None, f"{step}; after that its pods are recreated"
     if _needs_room_of_its_own(ctx, moving):
-        return "recreate", "there is no room for its new pods before others have left"
+        return "recreate", "its new pods fit only after old pods have ended"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
-        return None, f"waits until the launcher of {describe_role(ctx.chief)} says what it can do"
+        return None, f"waiting until the launcher of {describe_role(ctx.chief)} reports its modes"
     reports = [found for role in roles_of(ctx.current) if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     overlap = ctx.allowed_mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
@@ -71,12 +74,12 @@ def choose_mode(
     deaths = known_deaths(ctx)
     if deaths is None:
         return "overlap" if overlap else "spare" if "spare" in offered else "recreate", ""
-    dies: list[Mode] = [mode for mode in _BESIDE if deaths.too_many(mode)]
-    if overlap and "overlap" not in dies:
+    failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths.too_many(mode)]
+    if overlap and "overlap" not in failed_modes:
         return "overlap", ""
-    left: Mode = "spare" if "spare" in offered and "spare" not in dies else "recreate"
-    said = f"in mode {' and '.join(dies)} a program has not come up {MOST_DEATHS} times beside the running one"
-    return left, f"{said}: {deaths.reason}" if dies else ""
+    left: Mode = "spare" if "spare" in offered and "spare" not in failed_modes else "recreate"
+    deaths_text = f"in mode {' and '.join(failed_modes)}, {MOST_DEATHS} programs failed to start beside the running one"
+    return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
 
 
 def known_deaths(ctx: ReconcileContext) -> Deaths | None:
@@ -173,15 +176,15 @@ def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
         return f"{describe_role(ctx.chief)}: {ended}"
     if ctx.unheard_s <= limit_s or (_runs_s(ctx, chief) <= limit_s and ctx.unheard_s <= ctx.timeouts.recreate_s):
         return ""
-    told = f"none was seen for {ctx.unheard_s:.0f} s"
-    if nowhere := _finds_no_node(ctx):
-        return f"{told}; {nowhere}"
+    unheard = f"none was reported for {ctx.unheard_s:.0f} s"
+    if no_node := _finds_no_node(ctx):
+        return f"{unheard}; {no_node}"
     if missing := [
         role for role in roles_of(ctx.current) if role not in ctx.by_role or ctx.by_role[role].phase == "Pending"
     ]:
-        return f"{told}; {describe_role(missing[0])} does not run"
+        return f"{unheard}; {describe_role(missing[0])} is not running"
     ends = ((role, ctx.by_role[role].last_end) for role in (ctx.chief, *roles_of(ctx.current)) if role in ctx.by_role)
-    return next((f"{told}; {describe_role(role)}: {end}" for role, end in ends if end is not None), told)
+    return next((f"{unheard}; {describe_role(role)}: {end}" for role, end in ends if end is not None), unheard)
 
 
 def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:
@@ -206,7 +209,7 @@ def _finds_no_node(ctx: ReconcileContext) -> str:
     for role in roles_of(ctx.current):
         pod = ctx.by_role.get(role)
         if pod is not None and pod.unschedulable and not pod.node:
-            return f"{describe_role(role)} finds no node: {pod.unschedulable}"
+            return f"{describe_role(role)} cannot be scheduled: {pod.unschedulable}"
     return ""
 
 
@@ -250,7 +253,7 @@ def refused_a_node(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
         if pod is None or since is None:
             continue
         if min(ctx.elapsed_s, (ctx.now - since).total_seconds()) >= ctx.timeouts.unschedulable_s:
-            return f"{describe_role(role)} finds no node: {pod.unschedulable}"
+            return f"{describe_role(role)} cannot be scheduled: {pod.unschedulable}"
     return ""
 
 

@@ -45,7 +45,7 @@ def ends(
     """Returns the expected end. `planned` is the last plan's forecast for the job."""
     forecast = planned
     if forecast is None or forecast.finish is None or not isfinite(forecast.finish.expected_s):
-        forecast = _alone(state, report, total_steps, now)
+        forecast = _unplanned_forecast(state, report, total_steps, now)
     finish = forecast.finish
     if finish is None:
         return NOT_KNOWN
@@ -53,7 +53,7 @@ def ends(
     return Ends(_time(now, finish.expected_s), _time(now, finish.earliest_s), latest, forecast.source)
 
 
-def _alone(state: StoredState, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
+def _unplanned_forecast(state: StoredState, report: Report | None, total_steps: int | None, now: datetime) -> Forecast:
     """Returns the forecast from the job's own report. During a resize it uses the speed that is expected at the coming
     size."""
     if total_steps is None or report is None or report.step is None:
@@ -102,7 +102,7 @@ def with_numbers(
             return state
         end = ends(state, report, total_steps, now, planned())
         return with_end(state, end) if end.eta is not None else state
-    refreshed = moment_of(state.numbers_at)
+    refreshed = moment_of(state.metrics_at)
     due = refreshed is None or (now - refreshed).total_seconds() >= NUMBERS_S
     if tells_numbers(state, report) or not (due or before.phase != state.phase):
         return state
@@ -115,7 +115,7 @@ def with_numbers(
         total_steps=total,
         steps_per_s=report.steps_per_s,
         starts=report.starts,
-        numbers_at=format_time(now),
+        metrics_at=format_time(now),
     )
 
 
@@ -166,8 +166,8 @@ def with_outcome(
     if not measured or (now - since).total_seconds() < SETTLED_S:
         return state, ()
     outcome = Outcome(target.expects, measured)
-    told = replace(state, outcomes={**state.outcomes, state.generation: outcome})
-    return told, (Count("speed_ratio", min(outcome.ratio, MOST_RATIO), _cause(state)),)
+    updated = replace(state, outcomes={**state.outcomes, state.generation: outcome})
+    return updated, (Count("speed_ratio", min(outcome.ratio, MOST_RATIO), _cause(state)),)
 
 
 def _cause(state: StoredState) -> Cause:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from elastic_tfjob.api.reading import MAX_TEXT, MAX_TOLD_TROUBLES, after, cut
+from elastic_tfjob.api.reading import MAX_LISTED_TROUBLES, MAX_TEXT, after, cut
 from elastic_tfjob.api.tfjob import InvalidTFJob
 from elastic_tfjob.controller.job import inject
 from elastic_tfjob.controller.job.conditions import count_active_as_succeeded, fail, limit_reached, update_status
@@ -170,7 +170,7 @@ def _has_launcher(ctx: ReconcileContext) -> bool:
         ctx.event("Warning", "LauncherNotInjected", why_not(ctx.state.injection))
         return False
     if launcher and not ctx.settings.image:
-        ctx.event("Warning", "LauncherNotInjected", "the operator does not know its own image: give it --image")
+        ctx.event("Warning", "LauncherNotInjected", "the operator does not know its own image; set its flag --image")
         return False
     if missing := inject.without_command(ctx.declared):
         message = f"{', '.join(missing)}: container tensorflow has no command, so rescales stop the job (recreate)"
@@ -190,7 +190,7 @@ def reconcile(observed: Observed, settings: ReconcileSettings) -> Decision:
     except InvalidTFJob as error:
         # An older version may have accepted a running job's spec that is invalid now; the job has not failed.
         pods = any(not pod.ended for pod in observed.pods)
-        left = "; its pods are left alone, and nothing is done for them, until the spec is corrected" if pods else ""
+        left = "; its pods are neither changed nor replaced until the spec is corrected" if pods else ""
         return Decision(events=(Event("Warning", "TFJobFailedValidation", f"{cut(str(error), _ROOM)}{left}"),))
     if job.deleting or not spec.managed_here() or not spec.tf_replica_specs:
         return Decision()
@@ -207,7 +207,7 @@ def _run(ctx: ReconcileContext) -> Decision:
     elif ctx.spec.run_policy.suspend:
         suspend(ctx)
         settle_state(ctx, "Waiting" if ctx.waits_for_target else "Stable")
-    elif ctx.left_alone:
+    elif ctx.unreadable:
         return Decision(events=tuple(ctx.events))
     else:
         _advance(ctx)
@@ -259,10 +259,10 @@ def _report_troubles(ctx: ReconcileContext) -> None:
     """Reports the first troubles of the job's pods. If an image does not exist, each container of each pod has a
     trouble, up to 32,000, at each change of any of them."""
     pods = [pod for pod in ctx.pods if pod.troubles and not pod.terminating]
-    troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_TOLD_TROUBLES)
+    troubles = islice((trouble for pod in pods for trouble in pod.troubles), MAX_LISTED_TROUBLES)
     ctx.events += [Event("Warning", trouble.reason, trouble.message) for trouble in troubles]
-    if (more := sum(len(pod.troubles) for pod in pods) - MAX_TOLD_TROUBLES) > 0:
-        message = f"{more} more reasons why pods of TFJob {ctx.job.name} do not run are not told here: see the pods"
+    if (more := sum(len(pod.troubles) for pod in pods) - MAX_LISTED_TROUBLES) > 0:
+        message = f"Pods of TFJob {ctx.job.name} have {more} more problems that get no event: see the pods' status"
         ctx.events.append(Event("Warning", "MoreTroubles", message))
 
 
@@ -272,11 +272,11 @@ def _report_lost_nodes(ctx: ReconcileContext) -> None:
     for pod in ctx.pods:
         if pod.node and (pod.unreachable or pod.overdue(ctx.now)):
             lost.setdefault(pod.node, []).append(pod)
-    for node, there in islice(sorted(lost.items()), MAX_TOLD_TROUBLES):
+    for node, there in islice(sorted(lost.items()), MAX_LISTED_TROUBLES):
         names = ", ".join(sorted(pod.name for pod in there)[:3]) + (f" and {len(there) - 3} more" if there[3:] else "")
         why = "does not answer" if any(pod.unreachable for pod in there) else "has not ended them in time"
         message = (
-            f"The job waits for {names}, as node {node} {why}, and they may still write. They are recreated once they "
-            "are gone, or the node is deleted or tainted out-of-service"
+            f"The job waits for the end of {names}, which may still write: node {node} {why}. They are recreated once "
+            "they are gone, or the node is deleted or tainted out-of-service"
         )
         ctx.events.append(Event("Warning", "NodeLost", message))

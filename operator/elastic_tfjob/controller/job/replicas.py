@@ -88,7 +88,9 @@ def _install_again(ctx: ReconcileContext, pod: Pod) -> None:
     if left_s > 0:
         ctx.look_again(left_s)
         return
-    ctx.event("Warning", "LauncherNotInstalled", f"{pod.name} ended before it began, and is made anew")
+    ctx.event(
+        "Warning", "LauncherNotInstalled", f"The launcher could not be installed in pod {pod.name}, which is recreated"
+    )
     ctx.delete_pods([pod])
 
 
@@ -200,7 +202,7 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
     if what != "none":
         inject.keep_last_words(pod)
     if injection is not None and injection.refused:
-        inject.tell_checkpoint_dir(pod, ctx.elasticity.checkpoint_dir, identity)
+        inject.set_checkpoint_env(pod, ctx.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
         command = Command(size.generation, "prepare" if added else "run", None if local else head + tail)
@@ -251,8 +253,8 @@ def _node(size: StoredState | Next, name: str, index: int) -> str:
 def _relabelled(holder: Pod | Service) -> str:
     kind = type(holder).__name__
     return (
-        f"Error creating: {kind.lower()} {holder.name} of this job is there, but by its labels it is another replica, "
-        f"or none ({REPLICA_TYPE_LABEL} and {REPLICA_INDEX_LABEL}): restore them, or delete it"
+        f"Error creating: {kind.lower()} {holder.name} of this job exists, but its labels {REPLICA_TYPE_LABEL} and "
+        f"{REPLICA_INDEX_LABEL} were changed: restore them, or delete the {kind.lower()}"
     )
 
 

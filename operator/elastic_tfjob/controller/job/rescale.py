@@ -29,7 +29,7 @@ from typing import Final
 
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands, send_commands
-from elastic_tfjob.controller.job.context import TOLD_AT_ONCE, TOLD_S, ReconcileContext
+from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_PER_PASS, ReconcileContext
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import (
     coming_indexes,
@@ -80,7 +80,7 @@ def admit(ctx: ReconcileContext) -> StoredState:
     state, target = ctx.current, ctx.target
     ctx.wanted, ctx.hold = {}, True
     if target is None or not target.replicas:
-        reason = target.reason if target is not None else "not looked at yet"
+        reason = target.reason if target is not None else "waiting for the first scheduling round"
         if target is not None and str(reason) != str(state.reason):
             ctx.event("Normal", "Waiting", str(reason))
         return replace(state, reason=reason)
@@ -203,7 +203,7 @@ def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
     state = ctx.current
     indexes = simplest({name: resized(state.pods(name), count) for name, count in target.replicas.items()})
     change = f"From {words(state.replicas)} to {words(target.replicas)}"
-    ctx.event("Normal", "Scaled", f"{change} as the spec says: {target.reason}")
+    ctx.event("Normal", "Scaled", f"{change}, after an edit of the spec: {target.reason}")
     ctx.look_again(0.0)
     return replace(state, replicas=target.replicas, nodes=target.nodes, reason=target.reason, indexes=indexes)
 
@@ -272,11 +272,11 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    told = added
+    recipients = added
     if ready_to_begin:
-        told = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
+        recipients = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
     ctx.wanted = pods_of_both(ctx.current, coming)
-    ctx.send(send_commands(ctx, told, "prepare", coming))
+    ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
     if problem := _withdrawn(ctx) or lost_replica(ctx, [ctx.chief, *roles_of(coming)]):
         return _roll_back(ctx, problem)
@@ -288,7 +288,7 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     missing = [role for role in roles_of(coming) if not is_prepared(ctx, role)]
     if (ended := ctx.restarts - coming.restarts) >= _DEATHS:
         # The prepared program brings the container down with it, for example by its memory.
-        why = f"containers of the running size have ended {ended} times while the next one was prepared"
+        why = f"containers of running pods ended {ended} times while the next size was prepared"
         return _roll_back(ctx, why, blamed=roles_of(ctx.current))
     if missing and ctx.unheard_s > ctx.timeouts.prepare_s:
         names = ", ".join(describe_role(role) for role in missing[:5])
@@ -308,9 +308,9 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     coming = ctx.coming
     # In mode `overlap` complete programs are ready, so only the chief has to act. In mode `spare` the programs of all
     # replicas start together with the chief's.
-    told = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
+    recipients = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
     ctx.wanted = pods_of_both(ctx.current, coming)
-    ctx.send(send_commands(ctx, told, "switch", coming))
+    ctx.send(send_commands(ctx, recipients, "switch", coming))
     ctx.look_again(1.0)
     chief, report = ctx.chief_pod, ctx.chief_report
     if report is not None and report.generation == coming.generation:
@@ -321,7 +321,7 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
         here = Trained(ctx.current.generation, ctx.current.replicas, ctx.current.nodes, ctx.current.cpu)
         return _return(ctx, here, f"{describe_role(ctx.chief)}: {chief.last_end or 'the pod failed'}")
     if chief is None or chief.terminating or chief.phase != "Running":
-        return _roll_back(ctx, f"{describe_role(ctx.chief)} ended before it had saved")
+        return _roll_back(ctx, f"{describe_role(ctx.chief)} ended before it saved a checkpoint")
     if lost := lost_replica(ctx, [ctx.chief, *roles_of(coming)]):
         return _roll_back(ctx, lost)
     if report is not None and report.switch is not None and report.switch.generation == coming.generation:
@@ -331,9 +331,7 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
             return _committed(ctx)
     # The launcher gives up first; this limit is for a launcher that does not answer.
     if ctx.unheard_s > ctx.timeouts.checkpoint_s + ctx.timeouts.cancel_s:
-        return _roll_back(
-            ctx, f"no checkpoint after {ctx.elapsed_s:.0f} s, and no word from {describe_role(ctx.chief)}"
-        )
+        return _roll_back(ctx, f"no checkpoint and no answer from {describe_role(ctx.chief)} for {ctx.elapsed_s:.0f} s")
     return ctx.current
 
 
@@ -418,12 +416,15 @@ def _switching(ctx: ReconcileContext) -> StoredState:
         ctx.event("Warning", "Rescaled", f"{change}, but {refused}")
     elif failed:
         settled = replace(settled, trained=None)  # the return was tried once; from now on the usual rules apply
-        message = f"{change}, but no step was made there either: {on_one_line(failed)}. Its restart policy decides now"
+        message = (
+            f"{change}, but no step was made at this size either: {on_one_line(failed)}. From now on its restart "
+            "policy applies"
+        )
         ctx.event("Warning", "ReturnFailed", message)
     elif chief_lost:
         ctx.event("Warning", "Rescaled", f"{change}, but {lost_replica(ctx, [ctx.chief])}: {coming.reason}")
     elif late and not heard:
-        ctx.event("Warning", "Rescaled", f"{change}, but no step was seen for {limit_s:.0f} s: {coming.reason}")
+        ctx.event("Warning", "Rescaled", f"{change}, but no step was reported for {limit_s:.0f} s: {coming.reason}")
     else:
         pause = "" if downtime_s is None else f" in {downtime_s:.2f} s"
         steps = "" if lost is None else f", {lost} steps lost"
@@ -445,12 +446,12 @@ def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
         before=coming.replicas,
         nodes=back.nodes,
         cpu=back.cpu,
-        reason="returns to the last size that trained",
+        reason="returns to the last size at which it trained",
         returns=True,
     )
-    where = words(back.replicas) if back.replicas != coming.replicas else "the nodes before"
+    where = f"with {words(back.replicas)}" if back.replicas != coming.replicas else "on its previous nodes"
     change = describe_change(coming.before, coming.replicas)
-    message = f"{change} ({coming.mode}), but no step was made: {why}. Training continues at {where}"
+    message = f"{change} ({coming.mode}), but no step was made: {why}. Training continues {where}"
     ctx.event("Warning", "RescaleUndone", message)
     ctx.count("roll_backs", label=state.cause(coming))
     ctx.hold = True
@@ -479,8 +480,8 @@ def _recreating(ctx: ReconcileContext) -> StoredState:
         return replace(state, stop=stop)
     unmarked = [role for role, pod in pods.items() if not (pod.stopped_by_us or pod.terminating or pod.ended)]
     if unmarked and ctx.elapsed_s < ctx.timeouts.recreate_s:  # an API server may refuse marks permanently
-        ctx.send(dict.fromkeys(unmarked[:TOLD_AT_ONCE], STOP_COMMAND))
-        ctx.look_again(TOLD_S)
+        ctx.send(dict.fromkeys(unmarked[:COMMANDS_PER_PASS], STOP_COMMAND))
+        ctx.look_again(COMMANDS_INTERVAL_S)
         return state
     ctx.look_again(5.0)
     lost = ctx.lost(ctx.chief)
@@ -527,7 +528,7 @@ def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) 
     why = on_one_line(why)
     message = describe_stay(ctx.current.replicas, coming.replicas, why)
     if ctx.current.causes.get(coming.generation) == "asked":
-        message = f"{message}. What was asked for is tried again, later each time"
+        message = f"{message}. The operator retries the requested size, after longer and longer pauses"
     ctx.event("Warning", "RescaleRolledBack", message)
     ctx.count("roll_backs", label=ctx.current.cause(coming))
     return replace(_enter(ctx, "RollingBack"), reason=why, deaths=_deaths(ctx, why, blamed))
@@ -561,10 +562,9 @@ def _withdrawn(ctx: ReconcileContext) -> str:
     coming, target = ctx.coming, ctx.target
     moves_only = coming.replicas == ctx.current.replicas
     if not (ctx.elastic or (ctx.stoppable and moves_only)):
-        return "the job's annotations do not allow rescaling any more"
+        return "the job's annotations no longer allow rescaling"
     if target is None or target.replicas != coming.replicas:
-        wanted = words(target.replicas) if target is not None else "no size"
-        return f"{wanted} is wanted now"
+        return f"the target is now {words(target.replicas)}" if target is not None else "the target was removed"
     if moves_only and target.generation > coming.generation:
-        return "other nodes are wanted now"
+        return "the target now has other nodes"
     return ""

@@ -33,11 +33,11 @@ def begin(ctx: ReconcileContext, request: int, cause: Cause, reason: Why) -> Sto
     report, limit_s = ctx.chief_report, ctx.timeouts.stop_s
     reached = report.step if report is not None else None
     stop = Stop(request, ctx.now_text, reached=reached, cause=cause, reason=reason)
-    stops = f"Stops from {words(ctx.current.replicas)}: {reason}"
-    if why := _nobody_to_ask(ctx):
-        ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is asked for: {why}")
+    stops = f"Stopping the job ({words(ctx.current.replicas)}): {reason}"
+    if why := _no_chief_to_ask(ctx):
+        ctx.event("Normal", "Stopping", f"{stops}. No checkpoint is requested: {why}")
         return _end(ctx, stop, lost=_behind(report))
-    ctx.event("Normal", "Stopping", f"{stops}. The chief is asked for a checkpoint, for {limit_s:.0f} s at most")
+    ctx.event("Normal", "Stopping", f"{stops}. The chief has at most {limit_s:.0f} s to save a checkpoint")
     return stop
 
 
@@ -47,10 +47,10 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
     report, chief, limit_s = ctx.chief_report, ctx.chief_pod, ctx.timeouts.stop_s
     if report is not None and report.step is not None:
         stop = replace(stop, reached=max(stop.reached or 0, report.step))
-    said = report.saved if report is not None else None
-    said = said if said is not None and said.request == stop.request else None
-    if said is not None and said.state == "saved":
-        step = stop.reached if said.step is None else said.step
+    answer = report.saved if report is not None else None
+    answer = answer if answer is not None and answer.request == stop.request else None
+    if answer is not None and answer.state == "saved":
+        step = stop.reached if answer.step is None else answer.step
         reached = step if stop.reached is None or step is None else max(step, stop.reached)
         behind = None if reached is None or step is None else reached - step
         if not behind:  # a checkpoint below the last reported step does not contain all steps
@@ -61,15 +61,17 @@ def judge(ctx: ReconcileContext, stop: Stop) -> Stop:
         return _missed(ctx, stop, "the chief's node does not answer")
     began = moment_of(stop.asked)
     if report is not None and began is not None and _idle(report, ctx.current.generation, began):
-        ctx.event("Normal", "Stopping", "Ends without a new checkpoint: it has made no step since it began")
+        ctx.event(
+            "Normal", "Stopping", "Stopping without a new checkpoint: the program has made no step since it started"
+        )
         return _end(ctx, stop, lost=_behind(report))
     waited_s = (ctx.now - began).total_seconds() if began is not None else limit_s
     # The other pods wait for the chief's end too, so a silent chief must end within the same limit.
     unheard_s = ctx.listened_s if report is None else ctx.now.timestamp() - report.received_at
     if min(waited_s, ctx.listened_s, unheard_s) >= _SILENT_S and waited_s >= limit_s - _ENDS_S:
-        return _missed(ctx, stop, f"the chief has said nothing for {unheard_s:.0f} s")
+        return _missed(ctx, stop, f"the chief has not answered for {unheard_s:.0f} s")
     if waited_s >= limit_s and ctx.listened_s >= min(_LISTENED_S, limit_s):
-        why = f": {said.why}" if said is not None and said.why else ""
+        why = f": {answer.why}" if answer is not None and answer.why else ""
         return _missed(ctx, stop, f"no checkpoint within {limit_s:.0f} s{why}")
     return stop
 
@@ -78,7 +80,7 @@ def stopped(ctx: ReconcileContext, stop: Stop) -> None:
     """Reports that all pods are gone, and the job waits from now on."""
     where = f" at step {stop.saved}" if stop.saved is not None else ""
     if stop.lost is None:
-        what = "it will go on from its newest checkpoint"
+        what = "it will resume from its newest checkpoint"
     else:
         what = f"at most {_steps(stop.lost)} lost" if stop.lost else "no step is lost"
     ctx.event("Normal", "Stopped", f"Stopped{where}, {what}: {stop.reason}")
@@ -93,27 +95,27 @@ def resumed(ctx: ReconcileContext, stop: Stop, *, late: bool) -> bool:
     if not (heard or late):
         return False
     if not heard or report is None or report.resumed_step is None:
-        told = f"Goes on with {size}; its program does not say at which step"
+        message = f"Resumed with {size}; the program does not report at which step"
     else:
         lost = None if stop.reached is None else max(0, stop.reached - report.resumed_step)
         steps = "" if lost is None else f", {_steps(lost)} lost" if lost else ", no step lost"
-        told = f"Goes on at step {report.resumed_step} with {size}{steps}"
-    ctx.event("Normal", "Resumed", told)
+        message = f"Resumed at step {report.resumed_step} with {size}{steps}"
+    ctx.event("Normal", "Resumed", message)
     ctx.count("resumes")
     return True
 
 
-def _nobody_to_ask(ctx: ReconcileContext) -> str:
+def _no_chief_to_ask(ctx: ReconcileContext) -> str:
     """Returns why the pods may end at once; empty if the chief's launcher has to be asked first."""
     chief, report = ctx.chief_pod, ctx.chief_report
     if not ctx.launcher:
         return "its pods have no launcher"
     if chief is None or chief.terminating or chief.phase != "Running":
-        return "its chief does not run"
+        return "its chief is not running"
     if report is None:
         return ""
     if not report.saves:
-        return "its launcher is of an older version; the program saves when it is terminated"
+        return "its launcher has an older version; the program saves when it is terminated"
     if report.hook is False:
         return "its program does not use ElasticCheckpoint"
     return ""
@@ -132,8 +134,8 @@ def _missed(ctx: ReconcileContext, stop: Stop, why: str) -> Stop:
     report = ctx.chief_report
     lost = _behind(report)
     newest = "its newest checkpoint" if lost is None else f"its checkpoint of step {_newest(report)}"
-    steps = "how many steps are lost is not known" if lost is None else f"at most {_steps(lost)} lost"
-    message = f"Ends without a new checkpoint ({why}) and will go on from {newest}: {steps}"
+    steps = "the number of lost steps is unknown" if lost is None else f"at most {_steps(lost)} lost"
+    message = f"Stopping without a new checkpoint ({why}). It will resume from {newest}: {steps}"
     ctx.event("Warning", "CheckpointMissed", message)
     ended = _end(ctx, stop, lost=lost)
     if lost:

@@ -72,8 +72,8 @@ def room_for(ctx: ReconcileContext, state: StoredState) -> bool:
     ctx.event(
         "Warning",
         "StateNotStored",
-        f"The job's annotations leave {_room(ctx)} bytes of {MAX_ANNOTATION_BYTES} that Kubernetes admits: too "
-        "few for the operator's state, so the job runs with its declared replicas and is not rescaled",
+        f"The job's annotations leave {_room(ctx)} of {MAX_ANNOTATION_BYTES} bytes, too few for the operator's state. "
+        "The job runs with its declared replicas and is not rescaled",
     )
     return False
 
@@ -108,8 +108,8 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     ctx.event(
         "Warning",
         "StateNotStored",
-        f"The state of {sum(state.replicas.values())} replicas with their nodes has {_size_of(text)} bytes, and "
-        f"there is room for {room}: kube-scheduler chooses the nodes of pods that are made from now on",
+        f"The operator's state with the nodes of {sum(state.replicas.values())} replicas has {_size_of(text)} bytes, "
+        f"and the job's annotations leave {room}. kube-scheduler chooses the nodes of new pods",
     )
     trained = replace(state.trained, nodes={}) if state.trained is not None else None
     small = replace(state, nodes={}, next=coming, trained=trained)
@@ -132,7 +132,7 @@ def _record(ctx: ReconcileContext, state: StoredState) -> str:
         )
     record = UsageRecord.of(ctx.job.annotations, ctx.job.uid)
     report = ctx.chief_report
-    if report is not None and (ctx.stored is None or state.numbers_at != ctx.stored.numbers_at):
+    if report is not None and (ctx.stored is None or state.metrics_at != ctx.stored.metrics_at):
         record = replace(record, loss=report.growth(record.loss))
     moved = ctx.stored is not None and switched_with_moves(ctx.stored, state)
     record = continued(record, before, after, accelerators or held, ctx.now, ended=ended, moved=moved)

@@ -421,7 +421,7 @@ class ApiClient:
             return timeout, {}
         left_s = self._left_s()
         if left_s <= 0:
-            raise Fenced(name, 0, "NotLeading", "this replica does not lead any more")
+            raise Fenced(name, 0, "NotLeading", "this replica is no longer the leader")
         if left_s == math.inf:
             return timeout, {}
         # A later renewal does not extend the time of this write, because the API server gets this timeout now.
@@ -429,8 +429,8 @@ class ApiClient:
         holds = self._left_s
         sending.left_s = lambda: min(holds(), end - time.monotonic())
         total = min(left_s, timeout.total or math.inf)
-        told = {"timeout": f"{max(int(total * 1000), 1)}ms"}
-        return aiohttp.ClientTimeout(total=total, sock_connect=timeout.sock_connect), told
+        parameters = {"timeout": f"{max(int(total * 1000), 1)}ms"}
+        return aiohttp.ClientTimeout(total=total, sock_connect=timeout.sock_connect), parameters
 
     async def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept}
@@ -470,7 +470,7 @@ async def read_whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise aiohttp.ClientPayloadError(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
+        raise aiohttp.ClientPayloadError(f"the answer has the encoding {encoding[:40]!r}, which was not requested")
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)

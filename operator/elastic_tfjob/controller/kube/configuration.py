@@ -84,10 +84,10 @@ class LiveConfiguration:
         config_map = self.informer.one(key)
         self._read_wants(config_map)
         if config_map is None:
-            log.warning("the ConfigMap is gone: defaults hold", config_map="/".join(key))
+            log.warning("the ConfigMap was deleted: defaults apply", config_map="/".join(key))
             self._text = self._version = self._refusal = None
             self._take(Configuration())
-            self._tell(self._decides())
+            self._record(self._decides())
             return
         if config_map.text is None:
             self._refuse(config_map, "the key config.yaml is missing")
@@ -96,7 +96,7 @@ class LiveConfiguration:
                 read = parse_configuration(config_map.text)
                 _must_be_met(read)
                 if self._one_namespace and read.pools:
-                    raise ValueError("pools: an operator of one namespace (--namespace) lends no nodes")
+                    raise ValueError("pools: an operator of one namespace (--namespace) cannot lend nodes")
             except ValueError as error:
                 self._refuse(config_map, str(error))
             except Exception as error:  # YAML can make its parser fail in many ways
@@ -104,10 +104,10 @@ class LiveConfiguration:
             else:
                 self._take(read)
                 self._text, self._version, self._refusal = config_map.text, config_map.version, None
-                self._tell(self._decides())
+                self._record(self._decides())
         elif self._refusal is not None:  # an edit that reverts an invalid one
             self._refusal = None
-            self._tell(self._decides())
+            self._record(self._decides())
 
     def known(self, own: OwnObject) -> None:
         """Set the operator's own object. It gets the newest event now, and all later events."""
@@ -136,19 +136,19 @@ class LiveConfiguration:
         if not self.informer.synced.is_set():
             return f"the default: ConfigMap {self._place} has not been read yet"
         if self._version is not None:
-            newer = "; its newest content is refused" if self._refusal is not None else ""
+            newer = "; its newest content is invalid" if self._refusal is not None else ""
             return f"ConfigMap {self._place}, resourceVersion {self._version}{newer}"
         if self._refusal is not None:
-            return f"the default: ConfigMap {self._place} is refused, and nothing valid was read before"
+            return f"the default: ConfigMap {self._place} is invalid, and no valid one was read before"
         return f"the default: there is no ConfigMap {self._place}"
 
     def _decides(self) -> Event:
         about = f"ConfigMap {self._place}" + ("" if self._version is None else f", resourceVersion {self._version}")
-        why = about if self._version is not None else f"the default: {about} is gone"
-        message = f"Profile {self.current.profile} decides, scope {self.current.scope}: {why}."
+        why = about if self._version is not None else f"the default, because {about} was deleted"
+        message = f"Profile {self.current.profile} is in use, with scope {self.current.scope}: {why}."
         return Event("Normal", "ConfigurationTaken", message)
 
-    def _tell(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self._last = event
         if self._own is not None:
             self._recorder.record(self._own, event)
@@ -173,17 +173,17 @@ class LiveConfiguration:
         if (configuration.profile, configuration.parameters) != (before.profile, before.parameters):
             profile = configuration.profile
             for parameter, why in passed_over(profile, configuration.profiles.get(profile, {})).items():
-                log.info("default passed over", profile=profile, parameter=parameter, why=why)
+                log.info("default ignored", profile=profile, parameter=parameter, why=why)
         self._changed(configuration)
 
     def _refuse(self, found: ConfigMap, problem: str) -> None:
         problem = problem[:_PROBLEM]
-        stays = f"profile {self.current.profile} as before"
-        log.error("wrong configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
+        stays = f"profile {self.current.profile}"
+        log.error("invalid configuration", config_map=f"{found.namespace}/{found.name}", problem=problem, stays=stays)
         self._refusal = _Refusal(found.version, _now(), problem)
-        message = f"config.yaml: {problem}. It stays {stays}."
+        message = f"config.yaml: {problem}. Still in use: {stays}."
         self._recorder.record(found, Event("Warning", "InvalidConfiguration", message))
-        self._tell(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
+        self._record(Event("Warning", "InvalidConfiguration", f"ConfigMap {self._place}: {message}"))
 
 
 def _now() -> str:
@@ -192,8 +192,8 @@ def _now() -> str:
 
 def _must_be_met(configuration: Configuration) -> None:
     """Raises ValueError for settings that a live cluster cannot fulfil."""
-    said = {configuration.profile: {}, **configuration.profiles}
-    problems = [problem for name, settings in said.items() for problem in refusals(name, settings)]
+    configured = {configuration.profile: {}, **configuration.profiles}
+    problems = [problem for name, settings in configured.items() for problem in refusals(name, settings)]
     if problems:
         raise ValueError("; ".join(problems))
 
@@ -241,7 +241,7 @@ class LearnedHistory:
         try:
             found = await api.get(self._path)
         except NotFound:
-            log.info("no ConfigMap keeps what finished jobs taught", config_map=HISTORY_NAME)
+            log.info("no ConfigMap for the history of finished jobs", config_map=HISTORY_NAME)
             return True
         except ApiError as error:
             log.warning("history not read", config_map=HISTORY_NAME, error=excerpt(error))

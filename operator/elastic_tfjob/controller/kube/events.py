@@ -119,7 +119,7 @@ class EventRecorder:
             metrics.EVENTS.labels("dropped").inc()
             if now - self._warned_at > _REPEAT_S:
                 self._warned_at = now
-                log.warning("events are dropped: too many wait", namespace=namespace, waiting=len(self._queue))
+                log.warning("event dropped: too many are waiting", namespace=namespace, waiting=len(self._queue))
             return
         subject = {
             **_kind(job),
@@ -157,7 +157,7 @@ class EventRecorder:
         try:
             await asyncio.wait_for(self._written.wait(), timeout_s)
         except TimeoutError:
-            log.warning("events left unwritten", count=self._unwritten)
+            log.warning("events not written", count=self._unwritten)
 
     async def _write_all(self) -> None:
         while True:

@@ -132,10 +132,10 @@ _ADMITTED_S: Final = 30.0
 _MOST_REFUSED_S: Final = 3600.0
 # The labels that identify an object of the operator and its replica.
 _IDENTITY: Final = (OPERATOR_NAME_LABEL, JOB_NAME_LABEL, REPLICA_TYPE_LABEL, REPLICA_INDEX_LABEL)
-_DOES_NOT: Final[Mapping[Change, str]] = {
-    "more": "does not get more CPU",
-    "less": "does not get less CPU",
-    "share": "does not share the CPU of its job",
+_REJECTED: Final[Mapping[Change, str]] = {
+    "more": "CPU increase rejected",
+    "less": "CPU decrease rejected",
+    "share": "CPU limit for sharing rejected",
 }
 _WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
 
@@ -231,7 +231,12 @@ class Executor:
                     await self._save_state(job, action.annotations, version)
                 except Invalid as error:
                     failures.append(error)
-                    self._tell(job, "Warning", "StateNotStored", f"The operator's state is refused: {error.message}")
+                    self._record(
+                        job,
+                        "Warning",
+                        "StateNotStored",
+                        f"The API server refuses the operator's state: {error.message}",
+                    )
         for count in decision.counts:
             metrics.count(count.what, job.namespace, count.amount, count.label)
         failures += await asyncio.gather(*map(bounded, others))
@@ -260,7 +265,7 @@ class Executor:
             case DeleteJob():
                 return self._delete_job(job)
             case SendCommand(name, uid, command):
-                return self._tell_pod(job, name, uid, command)
+                return self._send_command(job, name, uid, command)
             case ResizePod():
                 return self._resize(job, action)
             case SaveState():
@@ -291,7 +296,7 @@ class Executor:
             try:
                 return action.body
             except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-                message = f"the template is not one of a pod: {type(error).__name__}: {error}"
+                message = f"the pod template is invalid: {type(error).__name__}: {error}"
                 raise Invalid(f"render {action.name}", 0, "Invalid", message) from error
 
     async def _create(self, job: TFJob, action: Create) -> None:
@@ -309,14 +314,14 @@ class Executor:
                 if not _is_the_same(answer["metadata"], body["metadata"], job.uid):
                     raise error from None
                 self._informer(kind).seen(answer)
-            self._tell(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
+            self._record(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
             _count(kind, "create", "ok")
             if kind == "Pod":
                 self.refused_pods.made(job.uid, name)
         except ApiError as error:
             _count(kind, "create", "failed")
             if not isinstance(error, Unavailable):
-                self._tell(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
+                self._record(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
                 if kind == "Pod":
                     self.refused_pods.refused(job.uid, name, error.message)
             if action.trial is not None and isinstance(error, Invalid):
@@ -378,7 +383,7 @@ class Executor:
             return False
         return True
 
-    async def _tell_pod(self, job: TFJob, name: str, uid: str, command: str) -> None:
+    async def _send_command(self, job: TFJob, name: str, uid: str, command: str) -> None:
         await self._annotate_pod(job, name, uid, command)
 
     async def _resize(self, job: TFJob, action: ResizePod) -> None:
@@ -395,7 +400,7 @@ class Executor:
             return
         except NotFound:
             if await self._pod_exists(path, action.uid):
-                self._refuse(job, action, "ResizeUnsupported", "this cluster has no pods/resize")
+                self._refuse(job, action, "ResizeUnsupported", "the cluster does not serve pods/resize")
         except Invalid as error:
             self._refuse(job, action, "ResizeRefused", error.message)
         else:
@@ -404,8 +409,8 @@ class Executor:
     def _refuse(self, job: TFJob, action: ResizePod, reason: str, why: str) -> None:
         """Record an event and raise Invalid, so the job is reconciled again: it keeps its current CPU until then."""
         delay_s = self._refusals.note(action.uid, action.change)
-        again = f"tried again in {delay_s:.0f} s"
-        self._tell(job, "Warning", reason, f"{action.name} {_DOES_NOT[action.change]} ({again}): {why}")
+        again = f"retry in {delay_s:.0f} s"
+        self._record(job, "Warning", reason, f"{action.name}: {_REJECTED[action.change]} ({again}): {why}")
         raise Invalid(f"resize {action.name}", 0, reason, why)
 
     async def _pod_exists(self, path: str, uid: str) -> bool:
@@ -430,10 +435,10 @@ class Executor:
             return
         except ApiError as error:
             _count(kind, "delete", "failed")
-            self._tell(job, "Warning", f"FailedDelete{kind}", f"Error deleting: {error.message}")
+            self._record(job, "Warning", f"FailedDelete{kind}", f"Error deleting: {error.message}")
             raise
         _count(kind, "delete", "ok")
-        self._tell(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
+        self._record(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
         self._assume_terminating(job, kind, name, grace_s)
 
     def _assume_terminating(self, job: TFJob, kind: str, name: str, grace_s: int | None) -> None:
@@ -471,9 +476,9 @@ class Executor:
         except (Conflict, NotFound):
             return
         except ApiError as error:
-            self._tell(job, "Warning", "FailedDeleteJob", f"Error deleting: {error.message}")
+            self._record(job, "Warning", "FailedDeleteJob", f"Error deleting: {error.message}")
             raise
-        self._tell(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
+        self._record(job, "Normal", "SuccessfulDeleteJob", f"Deleted job: {job.name}")
         metrics.count_job("deleted", job.namespace)
 
     def _informer(
@@ -494,7 +499,7 @@ class Executor:
         root = groups.get(kind, "/api/v1")
         return f"{root}/namespaces/{job.namespace}/{kind.lower()}s"
 
-    def _tell(self, job: TFJob, type_: str, reason: str, message: str) -> None:
+    def _record(self, job: TFJob, type_: str, reason: str, message: str) -> None:
         self._recorder.record(job, Event(type_, reason, message))
 
 

@@ -84,7 +84,7 @@ class Informer(Generic[T]):
         self._path = path
         self._parse = parse
         self._changed = changed
-        self._touched = touched or _nobody
+        self._touched = touched or _ignore
         self._params = {"labelSelector": selector} if selector else {}
         if fields:
             self._params["fieldSelector"] = fields
@@ -252,7 +252,7 @@ class Informer(Generic[T]):
             metrics.UNREADABLE.labels(self.resource).inc()
             metadata = raw.get("metadata") or {}
             log.error(
-                "object set aside: it cannot be read",
+                "object skipped: it cannot be read",
                 resource=self.resource,
                 namespace=metadata.get("namespace"),
                 name=metadata.get("name"),
@@ -318,7 +318,7 @@ def _uid(raw: Mapping[str, Any]) -> str:
     return str((raw.get("metadata") or {}).get("uid", ""))
 
 
-def _nobody(_: Key) -> None:
+def _ignore(_: Key) -> None:
     """The default for `touched`: does nothing."""
 
 

@@ -56,13 +56,13 @@ class Reconciler:
         # trusted. Only writes of status and state contain the version that they were decided from. Creations, deletions
         # and commands do not, so a doubted job is read from the API server before any write.
         self._doubted: dict[Key, int | None] = {}
-        self._led_by_others_until = 0
+        self._foreign_lead_until = 0
         self.stopping = False
 
     def doubt_all(self, until: int) -> None:
         """Doubt the cache entries of all jobs. Other replicas may have acted up to the resource version `until`, and a
         broken watch may be silent for most of a minute, so an entry may be older than a job's end or its last move."""
-        self._led_by_others_until = until
+        self._foreign_lead_until = until
         self._doubted = {job.key: job.version for job in self._caches.jobs}
 
     async def work(self) -> None:
@@ -86,7 +86,7 @@ class Reconciler:
         where = {"namespace": job.namespace, "job": job.name}
         if key not in self._doubted:
             # If another replica led when this job last changed, the cache may be outdated, also for the job's pods.
-            self._doubted[key] = 0 if job.version <= self._led_by_others_until else None
+            self._doubted[key] = 0 if job.version <= self._foreign_lead_until else None
         try:
             await self._reconcile(job)
             self._queue.succeeded(key)
@@ -113,7 +113,10 @@ class Reconciler:
             metrics.RECONCILE_FAILURES.inc()
             problem = excerpt(error)
             log.error("bug: reconcile failed", **where, error=problem, trace=trace(error), again_in_s=again_s)
-            message = f"The operator cannot deal with this job, which stays as it is until that is mended: {problem}"
+            message = (
+                "The operator cannot reconcile this job because of a bug, and retries. Meanwhile the job does not "
+                f"change: {problem}"
+            )
             self._recorder.record(job, Event("Warning", "ReconcileFailed", message))
 
     async def _reconcile(self, job: TFJob) -> None:

@@ -304,7 +304,7 @@ class Reports:
     async def run(self) -> None:
         """Poll without end."""
         self._asks = True
-        self._begin_anew()
+        self._restart()
         async with asyncio.TaskGroup() as group:
             for _ in range(_IN_FLIGHT):
                 group.create_task(unending(self._ask_all))
@@ -326,7 +326,7 @@ class Reports:
                     (line.waiting.appendleft if source.chief else line.waiting.append)(source)
                     self._let_through(key, line)
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Discard the queues of an earlier run; all polled pods are due now."""
         self._due.clear()
         self._questions = FairQueue(_IN_FLIGHT)
@@ -388,14 +388,12 @@ class Reports:
             log.debug("no answer", **where, error=excerpt(error))
         except ValueError as error:
             result = "nonsense"
-            log.debug("no report", **where, error=excerpt(error))
+            log.debug("report not valid", **where, error=excerpt(error))
         except (Exception, asyncio.CancelledError) as error:
             if cancels(error):
                 raise
             result = "nonsense"
-            log.warning(
-                "no report, for a reason that nobody thought of", **where, error=excerpt(error), trace=trace(error)
-            )
+            log.warning("unexpected error in a pod's report", **where, error=excerpt(error), trace=trace(error))
         else:
             result = "ok"
         source.silent = silent

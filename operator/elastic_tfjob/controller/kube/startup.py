@@ -25,7 +25,7 @@ _WEBHOOK: Final = ".training-operator.kubeflow.org"
 # The namespace in the manifests of the Go training-operator.
 _NAMESPACE: Final = "kubeflow"
 # Maximum number of untrusted Deployments that are read. Any user may create many, each larger than a megabyte.
-_TOLD: Final = 10
+_MOST_LISTED: Final = 10
 
 
 async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
@@ -44,24 +44,24 @@ async def find_rivals(api: ApiClient, *, own: str = "") -> list[str]:
         for namespace in trusted
         for item in await _items(api, f"/apis/apps/v1/namespaces/{namespace}/deployments", labelSelector=_LABEL)
     ]
-    await _tell_of_others(api, trusted)
+    await _warn_of_other_operators(api, trusted)
     return [*_deployments(deployments), *_webhooks(webhooks)]
 
 
-async def _tell_of_others(api: ApiClient, trusted: Collection[str]) -> None:
+async def _warn_of_other_operators(api: ApiClient, trusted: Collection[str]) -> None:
     """Log other Deployments that look like a training-operator. Any user may have created them, so neither their
     content nor an error prevents the operator's start."""
     try:
         elsewhere = ",".join(f"metadata.namespace!={namespace}" for namespace in trusted)
         path = "/apis/apps/v1/deployments"
-        found = await _items(api, path, labelSelector=_LABEL, fieldSelector=elsewhere, limit=str(_TOLD))
+        found = await _items(api, path, labelSelector=_LABEL, fieldSelector=elsewhere, limit=str(_MOST_LISTED))
         names = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in _at_work(found)]
     except Exception as error:
         log.warning("cannot look for other training-operators", error=f"{type(error).__name__}: {error}"[:200])
         return
     for namespace, name in names:
         log.warning(
-            "looks like a training-operator, but anybody may have made it there: if it is one, scale it to 0",
+            "a Deployment looks like a training-operator; any user may have created it. If it is one, scale it to 0",
             namespace=namespace,
             deployment=name,
         )
@@ -153,7 +153,7 @@ async def own_image(api: ApiClient, asked: asyncio.Event) -> str:
             containers = pod["spec"]["containers"]
             return str(next((c for c in containers if c["name"] == "operator"), containers[0])["image"])
         except Exception as error:
-            log.warning("own image not known; --image says it", error=excerpt(error), again_in_s=again_s)
+            log.warning("own image unknown; set --image", error=excerpt(error), again_in_s=again_s)
         asked.set()
         await asyncio.sleep(again_s)
         again_s = min(2 * again_s, _MAX_IMAGE_S)
@@ -169,7 +169,7 @@ async def own_object(api: ApiClient) -> OwnObject | None:
             pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
             return await _deployment_of(api, pod) or OwnObject.of("v1", "Pod", pod)
         except Exception as error:
-            log.warning("own Deployment not known: it gets no events", error=excerpt(error), again_in_s=again_s)
+            log.warning("own Deployment unknown, so it gets no events", error=excerpt(error), again_in_s=again_s)
         await asyncio.sleep(again_s)
         again_s = min(2 * again_s, _MAX_IMAGE_S)
     return None

@@ -58,7 +58,7 @@ class Trials:
         try:
             found = await self._admitted(collection, trial, refusal.message)
         except ApiError as error:  # the API server is unreachable, or the namespace is gone
-            log.info("not tried without injection", error=str(error))
+            log.info("dry run without the injected containers failed", error=str(error))
             return
         if found is not None:
             self.found[uid] = found
@@ -82,7 +82,7 @@ class Trials:
         # No injection is admitted next to the job's other pods, perhaps because their injected containers use up the
         # quota. An injection then fits if those pods are recreated with it, too.
         fits = (each for each, why in tried if room_if_left(why, _freed(trial, each)))
-        return next((replace(each, anew=True) for each in fits), None)
+        return next((replace(each, recreated=True) for each in fits), None)
 
     async def _refusal(self, collection: str, trial: AdmissionTrial, injection: Injection) -> str:
         """The reason why a pod is rejected; empty if it is admitted or if a dry run cannot tell."""

@@ -145,7 +145,7 @@ def read_annotation(what: str, text: str | None, uid: str | None, read: Callable
     except UnknownWord as error:
         raise UnknownWord(f"{PREFIX}{what}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{PREFIX}{what} is not what the operator wrote there: {error}") from None
+        raise ValueError(f"{PREFIX}{what} is invalid; only the operator may write it: {error}") from None
 
 
 def shorten_reason(found: "_Reasoned") -> None:

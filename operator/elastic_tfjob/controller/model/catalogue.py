@@ -115,7 +115,8 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "LossUnusable": Meaning(
         "Warning",
         "TFJob",
-        "The profile uses the training loss, but the job reports none, or one that is not a number. One event each.",
+        "The profile uses the training loss, but the job reports none, or one that is not a number. There is one event "
+        "for each case.",
     ),
     "LossRises": Meaning(
         "Warning",

@@ -105,7 +105,7 @@ def parse_wants(text: str) -> tuple[dict[str, int], list[str]]:
     numbers by pool, and the problems found."""
     wants: dict[str, int] = {}
     if len(text) > MAX_VALUE:
-        return {}, [f"{WANT_ANNOTATION} has {len(text)} characters, allowed are {MAX_VALUE}"]
+        return {}, [f"{WANT_ANNOTATION} has {len(text)} characters; allowed: {MAX_VALUE}"]
     problems = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         pool, _, number = part.partition("=")
@@ -113,7 +113,7 @@ def parse_wants(text: str) -> tuple[dict[str, int], list[str]]:
         if known:
             wants[pool] = max(wants.get(pool, 0), int(number))
         else:
-            problems.append(f"{WANT_ANNOTATION}: {describe(part)} is ignored: allowed is POOL=NODES, as in inference=3")
+            problems.append(f"{WANT_ANNOTATION}: {describe(part)} is ignored; allowed: POOL=NODES, such as inference=3")
     return wants, problems
 
 

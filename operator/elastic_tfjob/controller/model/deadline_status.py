@@ -1,7 +1,7 @@
 """Scheduling notices of a job, kept in annotations so that another operator repeats none. Pure.
 
 Only the scheduling loop writes them. `notices` has the verdict on the job's deadline (`judged`), and the notes that are
-sent only once (`told`). `verdict` and `slack` repeat two values of `judged` for kubectl's columns, which cannot read
+sent only once (`sent`). `verdict` and `slack` repeat two values of `judged` for kubectl's columns, which cannot read
 JSON.
 """
 
@@ -84,7 +84,7 @@ _BYTES: Final = 2304
 class DeadlineStatus:
     """The verdict on a deadline. Times are in RFC 3339. `deadline` is the deadline judged; `since` is when the verdict
     was reached, `at` when it was written. `eta` is the expected end, `slack_s` the seconds from then to the deadline;
-    None: unknown. `why` is the event's text. `told` are the notes for which there was an event."""
+    None: unknown. `why` is the event's text. `sent` are the notes for which there was an event."""
 
     deadline: str
     verdict: Verdict
@@ -93,16 +93,16 @@ class DeadlineStatus:
     eta: str | None = None
     slack_s: float | None = None
     why: str = ""
-    told: tuple[Note, ...] = ()
+    sent: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoticesSent:
     """All notices sent about a job. `judged` is the verdict on its deadline; None: none yet, or the job has no
-    deadline. `told` are the notes that are sent only once."""
+    deadline. `sent` are the notes that are sent only once."""
 
     judged: DeadlineStatus | None = None
-    told: frozenset[Topic] = frozenset()
+    sent: frozenset[Topic] = frozenset()
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], uid: str) -> "NoticesSent":
@@ -118,15 +118,15 @@ class NoticesSent:
         except ValueError:
             return cls()
         lenient = Lenient()
-        found = lenient(raw.items, "told", MAX_WORD) or ()
+        found = lenient(raw.items, "sent", MAX_WORD) or ()
         return cls(lenient(_judged, raw), frozenset(topic for topic in _TOPICS if topic in found))
 
     def to_json(self, uid: str) -> str | None:
         """Returns the text of `notices` for the job with this uid; None if there is nothing to store."""
-        if self.judged is None and not self.told:
+        if self.judged is None and not self.sent:
             return None
-        told = [topic for topic in _TOPICS if topic in self.told]
-        found = {"uid": uid, "judged": self.judged, "told": told}
+        sent = [topic for topic in _TOPICS if topic in self.sent]
+        found = {"uid": uid, "judged": self.judged, "sent": sent}
         return orjson.dumps({name: each for name, each in found.items() if each}).decode()
 
     def to_annotations(self, uid: str) -> dict[str, str | None]:
@@ -142,7 +142,7 @@ class NoticesSent:
 def _judged(raw: Fields) -> DeadlineStatus | None:
     if (found := raw.within("judged")) is None:
         return None
-    told = {note for note in found.items("told", MAX_WORD) if note in _NOTES}
+    sent = {note for note in found.items("sent", MAX_WORD) if note in _NOTES}
     return DeadlineStatus(
         deadline=found.time("deadline") or "",
         verdict=cast("Verdict", found.word("verdict", VERDICTS)),
@@ -151,7 +151,7 @@ def _judged(raw: Fields) -> DeadlineStatus | None:
         eta=found.time("eta"),
         slack_s=found.number("slack_s", MOST_SLACK_S, least=None),
         why=found.text("why", MAX_TEXT),
-        told=tuple(note for note in _NOTES if note in told),
+        sent=tuple(note for note in _NOTES if note in sent),
     )
 
 
@@ -168,11 +168,11 @@ def deadline_of(job: TFJob) -> float | None:
     if text is None or len(text) > MAX_VALUE:
         return None
     try:
-        said = Elasticity(deadline=ANNOTATIONS["deadline"][0](text))
+        elasticity = Elasticity(deadline=ANNOTATIONS["deadline"][0](text))
     except ValueError:
         return None
     created = moment_of(job.created)
-    return said.deadline_s(0.0 if created is None else created.timestamp())
+    return elasticity.deadline_s(0.0 if created is None else created.timestamp())
 
 
 def span(seconds: float) -> str:

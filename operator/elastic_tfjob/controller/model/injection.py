@@ -33,14 +33,15 @@ _LARGEST: Final = 1 << 40
 class Injection:
     """What a job's namespace admits: the operator's containers with `resources` that differ from the configured ones,
     or, if `refused` has the API server's message, pods without these containers. `at` is when that was found (RFC
-    3339). `tries` counts the changes of resources since the job's pods were last created. `anew`: the job's other pods
-    take the amounts that this pod needs, so they are recreated once with these resources; this field is not stored."""
+    3339). `tries` counts the changes of resources since the job's pods were last created. `recreated`: the job's
+    other pods take the amounts that this pod needs, so they are recreated once with these resources; this
+    field is not stored."""
 
     resources: ContainerResources = field(default_factory=dict)
     refused: str = ""
     at: str = ""
     tries: int = 0
-    anew: bool = False
+    recreated: bool = False
 
     def __post_init__(self) -> None:
         if len(self.refused) > MAX_TEXT:

@@ -104,8 +104,8 @@ def _last_words(log: str) -> str:
     """Returns a program's last output in one line: the exception of the last traceback, else the last lines."""
     lines = [line.rstrip() for line in log[-4 * 1024 :].splitlines() if line.strip()]
     begins = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if begins and (told := [line for line in lines[begins[-1] + 1 :] if not line.startswith((" ", "\t"))]):
-        return " ".join(told)[:_LAST_WORDS]
+    if begins and (last_lines := [line for line in lines[begins[-1] + 1 :] if not line.startswith((" ", "\t"))]):
+        return " ".join(last_lines)[:_LAST_WORDS]
     return " | ".join(line.strip() for line in lines[-10:])[-_LAST_WORDS:]
 
 
@@ -325,10 +325,10 @@ def _grace_s(metadata: Raw, spec: Raw) -> int:
 def _unreachable(spec: Raw, status: Raw) -> bool:
     """Whether Kubernetes has marked a pod not ready because of its node. The kubelet itself marks a pod not ready only
     if a container or a readiness gate is not ready."""
-    said = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
-    if said.get("Ready") != "False" or said.get("ContainersReady") != "True":
+    statuses = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+    if statuses.get("Ready") != "False" or statuses.get("ContainersReady") != "True":
         return False
-    return all(said.get(gate.get("conditionType")) == "True" for gate in spec.get("readinessGates") or ())
+    return all(statuses.get(gate.get("conditionType")) == "True" for gate in spec.get("readinessGates") or ())
 
 
 def _added(containers: Sequence[Raw]) -> Amounts:

@@ -38,8 +38,11 @@ def excess(quotas: Iterable[Raw], gone: Iterable[Raw], coming: Iterable[tuple[Ra
             take, free = taken.get(name, Decimal(0)), freed.get(name, Decimal(0))
             left = quantity(most) - quantity(used.get(name)) + free
             if take > 0 and take > left:
-                about = f"the new pods take {_text(take)} {name} together, {_text(max(left, Decimal(0)))} is left"
-                return f"exceeded quota: {quota['metadata']['name']}: {about} of {most} once the old ones have gone"
+                about = f"the new pods need {_text(take)} {name} in total, {_text(max(left, Decimal(0)))}"
+                return (
+                    f"exceeded quota: {quota['metadata']['name']}: {about} of {most} is left after the old pods have "
+                    "ended"
+                )
     return ""
 
 

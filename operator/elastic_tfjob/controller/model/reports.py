@@ -358,5 +358,5 @@ def _starts(raw: Fields | None) -> str | None:
 def _modes(raw: Fields) -> tuple[str, ...]:
     found = raw.items("modes", _MODES)
     if not all(isinstance(mode, str) for mode in found):
-        raise raw.wrong("modes", "a list of texts")
+        raise raw.wrong("modes", "a list of strings")
     return tuple(cut(mode, MAX_WORD) for mode in found)

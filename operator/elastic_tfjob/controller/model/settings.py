@@ -206,8 +206,8 @@ class Configuration(_Model):
             asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
             if asked is not None and not self.pools:
                 raise ValueError(f"profiles.{name}.{asked}: borrowing needs pools, and none is configured")
-        said = self.profiles.get(self.profile, {})
-        lends = build(self.profile, parse_profile(self.profile, said)).lend is not None
+        settings = self.profiles.get(self.profile, {})
+        lends = build(self.profile, parse_profile(self.profile, settings)).lend is not None
         if self.pools and (not self.decides or not lends):
             raise ValueError(f"pools: profile {self.profile} borrows no nodes; set profiles.{self.profile}.lend")
         if lends and not self.pools:
@@ -231,8 +231,8 @@ class Configuration(_Model):
     def parameters(self) -> ProfileParameters:
         """The parameters of the chosen profile. A live job takes a while to stop and start again, so the default of
         stop_cooldown_s is STOP_COOLDOWN_S."""
-        said = self.profiles.get(self.profile, {})
-        return parse_profile(self.profile, {"stop_cooldown_s": STOP_COOLDOWN_S, **said})
+        settings = self.profiles.get(self.profile, {})
+        return parse_profile(self.profile, {"stop_cooldown_s": STOP_COOLDOWN_S, **settings})
 
 
 def parse_configuration(text: str) -> Configuration:

@@ -196,7 +196,7 @@ class StoredState:
     """A job's state. `slot` selects one of its programs' two ports; `since` is when the phase began (RFC 3339).
 
     `speeds` are the measured steps per second by size, "PS/workers". `speed_cpu` is the mean CPU of a worker at that
-    time, in millicores, if it differs from the request. `numbers_at` is when these figures were last updated. `eta` is
+    time, in millicores, if it differs from the request. `metrics_at` is when these figures were last updated. `eta` is
     the expected end, `eta_earliest` and `eta_latest` are its 90 % interval, and `eta_source` is the source of the
     speed. `starts` is how the chief's next program will be started, and the reason (Report.starts). `indexes` are those
     of the pods (model/annotations.py). `stop` is a planned stop, kept until the job makes steps again. `trained` is the
@@ -229,7 +229,7 @@ class StoredState:
     eta_source: str | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
-    numbers_at: str | None = None
+    metrics_at: str | None = None
     starts: str | None = None
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
@@ -294,8 +294,8 @@ class StoredState:
     def cause(self, change: Next | Rescaled) -> Cause:
         """Returns the cause of a resize, in one word: from its target, else implied by the two sizes."""
         after = change.replicas if isinstance(change, Next) else change.after
-        told = self.causes.get(change.generation)
-        return told or cause_of(change.before, after, moved=True, stopped=False)
+        stored_cause = self.causes.get(change.generation)
+        return stored_cause or cause_of(change.before, after, moved=True, stopped=False)
 
     def pods(self, name: str) -> Sequence[int]:
         """Returns the indexes of a type's pods, in the order of its tasks."""
@@ -370,7 +370,7 @@ def _state(raw: Fields) -> StoredState:
     refused, stop = lenient(raw.within, "refused"), lenient(raw.within, "stop")
     injection = lenient(raw.within, "injection")
     if coming is None and phase not in ("Waiting", "Stable"):
-        raise ValueError(f"next is missing: phase {phase} needs the size to go to")
+        raise ValueError(f"next is missing: phase {phase} needs it")
     replicas = read_counts(raw, "replicas")
     found = StoredState(
         phase=phase,
@@ -395,7 +395,7 @@ def _state(raw: Fields) -> StoredState:
         eta_source=lenient(raw.text, "eta_source", MAX_WORD) or None,
         speeds=_by_size(raw, "speeds", lenient, lambda sizes, size: sizes.number(size, MAX_RATE)),
         speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
-        numbers_at=lenient(raw.time, "numbers_at"),
+        metrics_at=lenient(raw.time, "metrics_at"),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,
         indexes=read_indexes(raw, replicas, lenient),
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,
@@ -409,7 +409,7 @@ def _state(raw: Fields) -> StoredState:
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
     if lenient.problems:
-        passed_over = tuple(f"{STATE_ANNOTATION}: passed over: {problem}" for problem in few(lenient.problems))
+        passed_over = tuple(f"{STATE_ANNOTATION}: ignored: {problem}" for problem in few(lenient.problems))
         found = replace(found, problems=passed_over)
     return found
 

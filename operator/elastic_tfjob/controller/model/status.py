@@ -69,8 +69,8 @@ class Condition:
         """Returns the API's form. A missing time is left out: the API server would refuse an empty one, and with it the
         whole update of the job."""
         times = {"lastUpdateTime": self.lastUpdateTime, "lastTransitionTime": self.lastTransitionTime}
-        told = {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
-        return told | {name: time for name, time in times.items() if time}
+        fields = {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
+        return fields | {name: time for name, time in times.items() if time}
 
 
 @dataclass(slots=True)

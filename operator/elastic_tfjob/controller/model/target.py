@@ -96,7 +96,7 @@ def read_nodes(raw: Fields, replicas: Counts) -> Nodes:
         names = nodes.items(kind, replicas.get(kind, 0))
         for each in names:
             if not (isinstance(each, str) and len(each) <= MAX_NODE_NAME and _NODE_NAME.fullmatch(each)):
-                raise ValueError(f"{nodes.place(kind)} has what is no node's name: {describe(each)}")
+                raise ValueError(f"{nodes.place(kind)}: {describe(each)} is not a node name")
         found[kind] = tuple(names)
     return found
 
@@ -112,9 +112,7 @@ def read_cpu(raw: Fields) -> Cpu:
         values = cpu.items(kind, MAX_REPLICAS)
         for each in values:
             if type(each) is not int or not 1 <= each <= MAX_MILLICORES:
-                raise ValueError(
-                    f"{cpu.place(kind)} has what is not 1 to {MAX_MILLICORES} millicores: {describe(each)}"
-                )
+                raise ValueError(f"{cpu.place(kind)}: {describe(each)} is not 1 to {MAX_MILLICORES} millicores")
         found[kind] = tuple(values)
     return found
 

@@ -1,1 +1,1 @@
-"""What a round of the scheduling loop computes: from objects of the cluster to targets of jobs. Pure."""
+"""The computations of one round of the scheduling loop, from cluster objects to the targets of jobs. Pure."""

@@ -1,4 +1,4 @@
-"""What the core knows of one job: its spec, progress and speed, from what the user says and its pods report. Pure."""
+"""Describes one job for the decision core: its spec, progress and speed, from its annotations and reports. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -42,24 +42,27 @@ __all__ = [
     "verdict_due_s",
 ]
 
-# -- Nodes that kube-scheduler refuses to a job's pods, for reasons that the core knows nothing of ---------------------
-# A pod is pinned to the node that the core chose. What the core does not model (zones of volumes, host ports, topology
-# spread, a pod of others that was faster) it learns from kube-scheduler: a pinned pod that stays unschedulable means
-# that its replica type cannot have that node. The pair is left alone for a while, longer each time it proves wrong
-# again.
+# -- Nodes that kube-scheduler refuses for a job's pods, for reasons that the core does not model ----------------------
+# The operator pins a pod to the node that the core chose. The core does not model all constraints (zones of volumes,
+# host ports, topology spread, a foreign pod that was bound first). kube-scheduler enforces them: if a pinned pod stays
+# unschedulable, its replica type cannot use that node. The pair of replica type and node is then avoided for a while,
+# twice as long each time that it fails again.
 
 Pair = tuple[str, str]
-"""Replica type, in lower case as in the pods' labels, and node."""
+"""Replica type, in lower case as in the pods' labels, and node name."""
 
 PATIENCE_S: Final = 10.0
-"""What leaves a node may take a moment to be gone: a verdict counts when it has stood for so long."""
+"""Seconds that a pinned pod must stay unschedulable before its node is rejected: a pod that leaves the node takes a
+moment to end."""
+# Seconds for which a pair is avoided: the first time, and at most.
 _FIRST_S: Final = 60.0
 _LONGEST_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedNodes:
-    """Until when (Unix time) a replica type is kept from a node, for how long in all, and kube-scheduler's words."""
+    """A replica type avoids a node until `until_s` (Unix time), for `delay_s` seconds in total, since kube-scheduler
+    reported `why`."""
 
     until_s: float
     delay_s: float
@@ -67,7 +70,9 @@ class RejectedNodes:
 
 
 def judge(known: Mapping[Pair, RejectedNodes], pods: Iterable[Pod], now_s: float) -> dict[Pair, RejectedNodes]:
-    """What is known of a job's nodes, after a look at its pods. A pod that got a node proves that it is fit."""
+    """Updates a job's rejected nodes from its pods. A pod that is bound to a node proves that its replica type can use
+    the node. An entry is kept for `delay_s` after `until_s`: if the pair fails again in that time, the delay doubles.
+    """
     found = {pair: each for pair, each in known.items() if now_s < each.until_s + each.delay_s}
     refused: dict[Pair, str] = {}
     for pod in pods:
@@ -85,18 +90,18 @@ def judge(known: Mapping[Pair, RejectedNodes], pods: Iterable[Pod], now_s: float
 
 
 def active(known: Mapping[Pair, RejectedNodes], now_s: float) -> dict[Pair, str]:
-    """The pairs that must not be tried now, with kube-scheduler's words."""
+    """The pairs to avoid now, each with kube-scheduler's message."""
     return {pair: each.why for pair, each in known.items() if now_s < each.until_s}
 
 
 def verdict_due_s(pods: Iterable[Pod], now_s: float) -> float | None:
-    """Seconds until the next verdict counts; None if there is none to wait for."""
+    """Seconds until the next pod has been unschedulable for PATIENCE_S; None: no pod waits for that."""
     waited = [_waited_s(pod, now_s) for pod in pods if not pod.node]
     return min((PATIENCE_S - each for each in waited if 0 <= each < PATIENCE_S), default=None)
 
 
 def _waited_s(pod: Pod, now_s: float) -> float:
-    """For how long a pinned pod has been refused its node; -1 for one that is not."""
+    """Seconds since kube-scheduler reported a pinned pod as unschedulable; -1 for any other pod."""
     if not pod.pinned or not pod.unschedulable_at or pod.phase != "Pending" or pod.terminating:
         return -1.0
     at = moment_of(pod.unschedulable_at)
@@ -104,20 +109,21 @@ def _waited_s(pod: Pod, now_s: float) -> float:
 
 
 Role = tuple[str, int]
-"""Replica type, in the spec's spelling, and task: which pod it has says the state."""
+"""Replica type, in the spec's spelling, and task index. The job's state says which pod has this task."""
 
-# No PriorityClass is lower.
+# The lowest value that a PriorityClass can have.
 _LEAST: Final = -(2**31)
-# Replicas that use more than so many times the CPU they request are busy, however many times it is.
+# Cap on CPU used over CPU held: any replica above it is simply busy.
 _MOST_USE: Final = 100.0
-# A step that takes more takes for ever.
+# Cap on the CPU seconds of one step.
 _MOST_STEP_CPU_S: Final = 1e9
-# Steps per second between which a measurement can be believed.
+# Measured steps per second outside this range are ignored.
 _SLOWEST, _FASTEST = 1e-9, 1e9
 
 
 def by_task(pods: Mapping[Role, Pod], state: StoredState | None) -> dict[Role, Pod]:
-    """The pods, given by type and index, by their tasks. A task that moves has its new pod once that is there."""
+    """Maps pods, given by type and pod index, to type and task. A task that moves is mapped to its new pod as soon as
+    that pod exists."""
     if state is None or not (state.indexes or (state.next is not None and state.next.indexes)):
         return dict(pods)
     found: dict[Role, Pod] = {}
@@ -143,7 +149,8 @@ def job_spec(
     rejected_nodes: Mapping[Pair, str],
     last: bool = False,
 ) -> core.JobSpec:
-    """`last`: it comes after all others, whatever its priority."""
+    """The job's spec for the decision core. `asked`: the replicas per type that a person requests, for the reason
+    `why`. `last`: the job gets the lowest priority, whatever its PriorityClass."""
     elasticity, created = request.elasticity, seconds(job.created) or 0.0
     groups = []
     for name, replica in request.spec.tf_replica_specs.items():
@@ -182,34 +189,34 @@ def job_spec(
 
 
 def model_of(job: TFJob, elasticity: Elasticity) -> str:
-    """What the job has in common with those that teach it: the annotation `model`, else the stem of its name."""
+    """The name under which jobs share learned speeds: the annotation `model`, else the stem of the job's name."""
     return elasticity.model or stem(job.name)
 
 
 def _elsewhere(name: str, constraints: Constraints, rejected_nodes: Mapping[Pair, str]) -> Constraints:
-    """The constraints of a type, less the nodes that it cannot have."""
+    """The constraints of a replica type, which also exclude its rejected nodes."""
     nodes = tuple(sorted(node for type_, node in rejected_nodes if type_ == name.lower()))
     if not nodes:
         return constraints
     not_there = Requirement(NAME_FIELD, "NotIn", nodes)
-    # A term without requirements matches nothing, and stays such a one.
+    # In Kubernetes a term without requirements matches no node. With a requirement added, it would match nodes.
     terms_ = tuple((*term, not_there) if term else term for term in constraints.affinity) or ((not_there,),)
     return replace(constraints, affinity=terms_)
 
 
 def progress(state: StoredState | None, report: Report | None, since_s: float) -> tuple[float, float, float]:
-    """Steps done, when that was known (Unix seconds), and steps a second: the newest of what the program reports and
-    what the state remembers; else none since the start. A program's first seconds tell no speed: what is taken from a
-    job that seems to have long to go would be taken from one that is nearly done."""
+    """Steps done, when they were counted (Unix seconds), and steps per second: from the program's report, else from the
+    stored state, else zero steps at `since_s`. The first seconds of a program give no speed: a job that is nearly done
+    could seem to need a long time, and lose resources for that."""
     if report is not None and report.step is not None:
         return float(report.step), report.received_at, report.speed_of(report.generation) or 0.0
     if state is not None and state.step is not None:
-        return float(state.step), seconds(state.numbers_at) or since_s, state.steps_per_s or 0.0
+        return float(state.step), seconds(state.metrics_at) or since_s, state.steps_per_s or 0.0
     return 0.0, since_s, 0.0
 
 
 def measured(request: JobRequest, state: StoredState) -> dict[tuple[int, int], tuple[float, int]]:
-    """The steps per second that the state remembers by (PSs, workers), each with the millicores of a worker's pod."""
+    """The steps per second stored in the state, by (PSs, workers), each with the millicores of a worker's pod."""
     if core.WORKER not in request.requests:
         return {}
     requested = request.requests[core.WORKER].cpu
@@ -226,6 +233,9 @@ def speed(
     size: Mapping[str, int],
     cpu: Mapping[str, tuple[int, ...]],
 ) -> OnlineSpeed | None:
+    """The speed model fitted to the job's measured steps per second, including the present speed; None: no measurement.
+    `size` has the present replicas per type, `cpu` the millicores of each replica where they differ from the request.
+    """
     if state is None or core.WORKER not in request.requests:
         return None
     requested = request.requests[core.WORKER].cpu
@@ -234,9 +244,9 @@ def speed(
     if now and _SLOWEST < now < _FASTEST:
         held = cpu.get(core.WORKER) or (requested,)
         seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
-    # Two digits of a speed are what can be measured; so most rounds need no new fit.
-    told = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
-    return _believe(told) if told else None
+    # A speed is measured to two digits at best. With rounded speeds, most rounds reuse the cached fit.
+    rounded = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    return _believe(rounded) if rounded else None
 
 
 @lru_cache(maxsize=8192)
@@ -247,8 +257,8 @@ def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpee
 def lesson(
     job: TFJob, request: JobRequest, state: StoredState | None, record: UsageRecord
 ) -> tuple[str, Lesson] | None:
-    """What a job that has succeeded teaches, and about which name; None before its record is closed, and of one that
-    the operator kept no state of."""
+    """What the history learns from a succeeded job, with the model name to store it under. None if the job has not
+    succeeded, if its usage record is still open, or if the operator has no state of it."""
     if state is None or record.placed or not job.status().is_true("Succeeded"):
         return None
     seen = measured(request, state)
@@ -266,9 +276,11 @@ def lesson(
 def cpu_use(
     pods: Mapping[Role, Pod], reports: Mapping[str, Report], promised: core.Cpu, requests: Mapping[str, Resources]
 ) -> dict[str, float]:
-    """Per type, CPU used over CPU held, of the containers that train and have said. One with a limit may use what its
-    pod has by now. Without a limit a request is a weight: what is used says nothing of it, so it is over what is
-    promised, and both together are what was measured, also while the pod does not have its new weight yet."""
+    """CPU used over CPU held, by replica type, for the training containers that report their use.
+
+    A container with a limit holds what its pod has now. Without a limit the request is only a weight, which does not
+    bound the use. So the use is divided by the CPU that the plan promised: the ratio times the promised CPU is the
+    measured use, even while the pod does not have its new weight yet."""
     sums: dict[str, list[float]] = {}
     for (name, index), pod in pods.items():
         report = reports.get(pod.name)
@@ -284,8 +296,8 @@ def cpu_use(
 
 
 def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
-    """Whether each container that trains may use all that those of its job hold on its node, and that is more than it
-    holds itself. Evaluators take no turns with others, so they do not count."""
+    """Whether each training container may use all CPU that the job's training containers hold on its node, and at least
+    one may use more than it holds itself. Evaluators do not count: they compute at the same time as other replicas."""
     there: dict[str, int] = {}
     trainers = [pod for (name, _), pod in pods.items() if takes_turns(name)]
     for pod in trainers:
@@ -295,8 +307,8 @@ def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
 
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:
-    """CPU seconds of a step, over the last minutes; 0 while a replica has not said what it uses, or the chief no speed
-    in that time, and of a program's first steps."""
+    """CPU seconds of a step, averaged over the last minutes. 0 during a program's first steps, and while a replica has
+    not reported its use or the chief its speed for that time."""
     rate, used = chief.mean_steps_per_s if chief is not None and chief.steady else None, 0.0
     for pod in pods.values():
         report = reports.get(pod.name)
@@ -307,7 +319,7 @@ def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: R
 
 
 def last_rescale(state: StoredState | None) -> float:
-    """When the size last changed, or was last tried to be."""
+    """When the size last changed, or a change of it last failed (Unix time); -inf: never."""
     if state is None:
         return float("-inf")
     times = [state.history[-1].at] if state.history else []
@@ -317,4 +329,5 @@ def last_rescale(state: StoredState | None) -> float:
 
 
 def seconds(time: str | None) -> float | None:
+    """The Unix time of a timestamp; None for an empty one."""
     return parse_time(time).timestamp() if time else None

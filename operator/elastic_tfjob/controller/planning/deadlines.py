@@ -1,7 +1,7 @@
-"""From a plan's forecasts to the verdict on a job's deadline. Pure.
+"""Derives the verdict on a job's deadline from a plan's forecasts. Pure.
 
-The forecasts come from the plan of any profile. Without a plan (profile `fixed`, a suspended job) the verdict depends
-on the clock only. A verdict that could change back counts after HOLDS_S: forecasts of a job that has just started or
+Every profile's plan has forecasts. Without a plan (profile `fixed`, a suspended job) the verdict depends on the clock
+only. A verdict that could change back counts only after HOLDS_S, since forecasts of a job that has just started or
 changed its size are uncertain.
 """
 
@@ -32,21 +32,24 @@ from elastic_tfjob.scheduling.plan import Plan
 __all__ = ["HOLDS_S", "Doubt", "Judged", "judge", "judge_all"]
 
 HOLDS_S: Final = 10.0
+"""Seconds for which forecasts must agree with a new verdict before it counts; shortly before the deadline it counts at
+once."""
 REFRESH_S: Final = 60.0
-"""Least seconds between two writes that change only the slack."""
+"""Minimum seconds between two writes that change only the slack."""
 NOTES_S: Final = 60.0
-"""Seconds that a job has to report its steps and their total before an event says that they are unknown."""
+"""Seconds that a job gets to report its steps and their total before an event says that they are unknown."""
 _TOLERANCE: Final = 0.02
-"""Part of the time left by which a job may be late before an event says so: no forecast is more accurate."""
+"""Share of the remaining time by which a job may be late before an event says so: no forecast is more accurate."""
 _LEAST_TOLERANCE_S: Final = 2.0
 _LAST_S: Final = 60.0
-"""So shortly before the deadline only that part counts, and what a step takes, since nobody knows how far into one the
-job is: else a job that is to miss its deadline by a second is never told."""
+"""In these last seconds before the deadline the tolerance may be below _LEAST_TOLERANCE_S: it is the larger of
+_TOLERANCE and the time of one step, since it is unknown how far the job is in its present step. With a fixed tolerance,
+a job that will miss its deadline by one second would never get an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A verdict that does not count yet, and since when (Unix time) forecasts agree with it."""
+    """A verdict that does not count yet; forecasts have agreed with it since `since_s` (Unix time)."""
 
     verdict: Verdict
     since_s: float
@@ -54,9 +57,9 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is known of a job's deadline now. `annotations`: what to write; nothing where that is empty. `events`: what
-    to tell once it is written. `reached`: the verdict that is new by that. `doubt`: what to pass to the next call.
-    `final`: there is nothing more to come."""
+    """The result of one check of a job's deadline. `annotations`: to be written; empty: nothing to write. `events`: to
+    be sent after that write. `reached`: the verdict, if this write changes it. `doubt`: to be passed to the next check.
+    `final`: the job needs no further check."""
 
     verdict: Verdict | None = None
     slack_s: float | None = None
@@ -69,7 +72,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Assessment:
-    """A verdict, its reason in words, and what is expected."""
+    """A verdict with its reason in words, and the expected end (Unix time) and slack (seconds)."""
 
     verdict: Verdict
     why: str = ""
@@ -79,7 +82,7 @@ class _Assessment:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The input of one check of a deadline: what was written and doubted before."""
+    """The input of one check of a deadline, with the status written before and the verdict in doubt."""
 
     job: TFJob
     sent: NoticesSent
@@ -96,8 +99,8 @@ def judge_all(
     failed: Callable[[str, Exception], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> dict[str, Judged]:
-    """Of these jobs, each with its deadline (Unix time), by their keys in the Snapshot, until it is `enough`. `failed`
-    is told of a job for which that fails."""
+    """Judges these jobs, given by their keys in the Snapshot, each with its deadline (Unix time) and doubt. Stops early
+    once `enough` returns True. `failed` is called with the key and error of each job that cannot be judged."""
     judged: dict[str, Judged] = {}
     for key, (job, deadline_s, doubt) in jobs.items():
         if enough():
@@ -117,7 +120,7 @@ def judge(
     sent = NoticesSent.of(job.annotations, job.uid)
     before, deadline = sent.judged, _time(deadline_s)
     if before is not None and before.deadline != deadline:
-        before = None  # another deadline is another promise
+        before = None  # the stored verdict is about a different deadline
     if before is None and not job.spec().managed_here():
         return Judged(final=True)
     status = job.status()
@@ -134,7 +137,7 @@ def judge(
         past = created is not None and created.timestamp() >= deadline_s
         assessment = _missed(known, deadline, now_s, past=past)
         if known is not None and plan is not None:
-            expected = _expected(known, deadline_s, plan, told=False)
+            expected = _expected(known, deadline_s, plan, explain=False)
             assessment = replace(assessment, eta_s=expected.eta_s, slack_s=expected.slack_s)
     elif known is None or plan is None:
         return Judged(before.verdict if before is not None else None, doubt=doubt)
@@ -167,7 +170,7 @@ def _written(
         if assessment.slack_s is None
         else round(max(-MOST_SLACK_S, min(assessment.slack_s, MOST_SLACK_S)), 1),
         why=assessment.why if new else (before.why if before is not None else ""),
-        told=tuple(dict.fromkeys((*(before.told if before is not None else ()), *notes))),
+        sent=tuple(dict.fromkeys((*(before.sent if before is not None else ()), *notes))),
     )
     judged = Judged(kept, assessment.slack_s, doubt=doubt, final=final)
     if not (new or notes or _moved(status, before, now_s)):
@@ -179,7 +182,7 @@ def _written(
 
 
 def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Check) -> tuple[bool, Doubt | None]:
-    """Whether a verdict is new and counts, and else the doubt for the next check."""
+    """Whether the assessment is a new verdict that counts, and the doubt for the next check."""
     if verdict in (assessment.verdict, "missed"):
         return False, None
     if assessment.verdict in ("met", "missed"):
@@ -195,7 +198,7 @@ def _believed(assessment: _Assessment, verdict: Verdict | None, look: _Check) ->
 
 
 def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) -> bool:
-    """Whether the slack has changed so much that it is to be written."""
+    """Whether the slack has changed enough to be written."""
     if before is None:
         return True
     at, deadline = moment_of(before.at), moment_of(status.deadline)
@@ -207,27 +210,28 @@ def _moved(status: DeadlineStatus, before: DeadlineStatus | None, now_s: float) 
     return abs(status.slack_s - before.slack_s) > max(5.0, 0.05 * max(left, abs(before.slack_s)))
 
 
-def _expected(known: core.Job, deadline_s: float, plan: Plan, *, told: bool = True) -> _Assessment:
-    """Of a job that goes on, by the plan's forecast. Not `told`: without the words, and the search for a size."""
+def _expected(known: core.Job, deadline_s: float, plan: Plan, *, explain: bool = True) -> _Assessment:
+    """The assessment of an unfinished job by the plan's forecast. Without `explain`, only the expected end and slack
+    are computed: no reason in words, and no search for a size that would meet the deadline."""
     forecast, now_s = plan.forecasts[known.key], plan.snapshot.now
     finish = forecast.finish
     if finish is None or not finish.expected_s < inf:
-        can = attainable(known, deadline_s, plan.snapshot) if told else None
+        can = attainable(known, deadline_s, plan.snapshot) if explain else None
         if can is not None and can.least is None:
             return _Assessment("unattainable", _out_of_reach(known, can, deadline_s))
-        return _Assessment("unknown", "nothing tells when it ends")
+        return _Assessment("unknown", "its end is unknown")
     slack = deadline_s - finish.expected_s
     eta = min(finish.expected_s, now_s + MAX_DURATION_S)
     left_s = deadline_s - now_s
     step_s = 1 / known.steps_per_s if known.steps_per_s > 0 else 0.0
     least_s = _LEAST_TOLERANCE_S if left_s > _LAST_S else min(step_s, _LEAST_TOLERANCE_S)
     tolerance = max(least_s, _TOLERANCE * left_s)
-    if slack >= -tolerance or not told:
+    if slack >= -tolerance or not explain:
         return _Assessment("on-time", "", eta, slack)
     late = f"Expected to end {span(-slack)} after its deadline {_time(deadline_s)}{_as_planned(known, forecast, plan)}"
     can = attainable(known, deadline_s, plan.snapshot)
     if can is None or can.least is not None:
-        would = f"; from now on {words(can.least)} would do" if can is not None and can.least is not None else ""
+        would = f"; {words(can.least)} from now on would meet it" if can is not None and can.least is not None else ""
         return _Assessment("at-risk", late + would, eta, slack)
     return _Assessment("unattainable", _out_of_reach(known, can, deadline_s), eta, slack)
 
@@ -238,42 +242,41 @@ def _as_planned(known: core.Job, forecast: Forecast, plan: Plan) -> str:
     source = f" (speed: {forecast.source})" if forecast.source is not None else ""
     if any(counts.values()):
         return f" with {words(counts)}{source}"
-    begins = f", from {_time(forecast.start_s)} on" if forecast.start_s is not None else ""
-    return f": it waits{begins}{source}"
+    until = f" until {_time(forecast.start_s)}" if forecast.start_s is not None else ""
+    return f": it waits{until}{source}"
 
 
 def _out_of_reach(known: core.Job, can: Attainable, deadline_s: float) -> str:
     spec, deadline = known.spec, _time(deadline_s)
     if can.fastest is None:
-        begin = f"No size that the job may have fits the cluster, so it does not meet its deadline {deadline}"
+        begin = f"None of the job's sizes fits the cluster, so it will miss its deadline {deadline}"
     else:
         begin = (
-            f"Even with {words(can.fastest)}, the fastest of its sizes, it ends {span(can.late_s)} after its deadline "
+            f"Even with {words(can.fastest)}, its fastest size, the job ends {span(can.late_s)} after its deadline "
             f"{deadline}"
         )
     if can.would_do is None:
-        would = "no larger size is known that would do"
+        would = "no larger size is known that would meet it"
     else:
         allowed = all(can.would_do.get(group.type, 0) <= group.maximum for group in spec.groups)
-        reason = "which the cluster does not have room for" if allowed else "more than its bounds allow"
+        reason = "more than fit the cluster" if allowed else "more than its bounds allow"
         source = f"; speed: {can.source}" if can.source is not None else ""
-        would = f"{words(can.would_do)} would do ({reason}{source})"
-    return f"{begin}; {would}. It is trained anyway"
+        would = f"{words(can.would_do)} would meet it ({reason}{source})"
+    return f"{begin}; {would}. The job runs anyway"
 
 
 def _missed(known: core.Job | None, deadline: str, now_s: float, *, past: bool) -> _Assessment:
     if past:
         return _Assessment(
             "missed",
-            f"The deadline {deadline} was over when the job was created, so no size can meet it. The job is trained "
-            "anyway",
+            f"The deadline {deadline} was before the job's creation, so no size can meet it. The job runs anyway",
         )
     left = ""
     if known is not None and (work := work_left(known, now_s)) is not None:
         rate = known.steps_per_s if known.placement else 0.0
         lasts = f", {span(work[0] / rate)} at the present speed" if rate > 0 and work[0] / rate < MAX_DURATION_S else ""
         left = f" with {work[0]:.0f} steps left{lasts}"
-    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job continues to train")
+    return _Assessment("missed", f"The deadline {deadline} has passed{left}. The job continues")
 
 
 def _ended_late(succeeded: bool, ended: datetime | None, deadline_s: float) -> str:
@@ -300,31 +303,32 @@ def _events(assessment: _Assessment) -> tuple[Event, ...]:
 def _hints(
     known: core.Job | None, plan: Plan | None, before: DeadlineStatus | None, now_s: float
 ) -> tuple[tuple[Note, ...], tuple[Event, ...]]:
-    """What the job should declare or report for its deadline; each once."""
+    """Events about what the job should declare or report so that its deadline can be met, with the notes that record
+    them. Each event is sent once."""
     if known is None or plan is None:
         return (), ()
-    spec, told = known.spec, before.told if before is not None else ()
+    spec, sent = known.spec, before.sent if before is not None else ()
     past = plan.snapshot.past(spec)
     hints: dict[Note, str] = {}
     if not spec.stoppable:
         hints["size"] = (
-            "The job cannot be stopped or resized, so it keeps its declared size whatever its deadline: set a "
-            "checkpoint-dir, and rescale other than never"
+            "The job cannot be stopped or resized, so it keeps its declared size even if it misses its deadline: set a "
+            "checkpoint-dir, and no rescale: never"
         )
-    # A program says how many steps it takes when it has begun.
+    # A program reports its total number of steps only after it has started.
     begun_s = known.since_s if known.placement else spec.arrival_s
     if now_s - begun_s >= NOTES_S:
         if spec.total_steps is None and spec.duration_s is None and work_left(known, now_s, past) is None:
             hints["work"] = (
-                "The number of steps is unknown, so nothing can be done for the deadline: set the annotation "
+                "The number of steps is unknown, so the operator cannot plan for the deadline: set the annotation "
                 "total-steps or estimated-duration"
             )
         if known.placement and known.phase == "running" and not spec.reports:
             hints["speed"] = (
-                "The job does not report its steps, so its end is a guess at best: set a checkpoint-dir, or "
-                "inject=sidecar, and have the program report"
+                "The job does not report its steps, so its end can only be guessed: set a checkpoint-dir, or inject: "
+                "sidecar, and let the program report its steps"
             )
-    new = {note: text for note, text in hints.items() if note not in told}
+    new = {note: text for note, text in hints.items() if note not in sent}
     return tuple(new), tuple(Event("Warning", "DeadlineLimited", text) for text in new.values())
 
 

@@ -1,11 +1,11 @@
-"""One job as the scheduling loop sees it, from what the caches hold. Pure.
+"""Describes one job for the scheduling loop, from the cached objects. Pure.
 
-A managed job is described with its *reservations*: the size and nodes of its target, or of its pods where they are
-bound. Its pods may use more or less at this moment, while the job is rescaled; `JobView.reserved` covers both, and no
-plan gives any of it to another job.
+The description of a managed job contains its *reservations*: the size and nodes of its target, or of its pods where
+they are bound. While the job is rescaled, its pods may use more or less than that. `JobView.reserved` covers both, and
+no plan gives any of it to another job.
 
-A reservation lasts for a while only: a node that kube-scheduler rejects counts as lost, capacity that pods do not
-release counts as theirs, and capacity that no pod comes to use is given to other jobs.
+A reservation is temporary: a node that kube-scheduler rejects counts as lost, capacity that pods fail to release counts
+as used by them, and capacity for pods that do not start in time is given to other jobs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,7 +38,7 @@ from elastic_tfjob.controller.planning.core_job import (
     speed,
     step_cpu_s,
 )
-from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, terms
+from elastic_tfjob.controller.planning.request import JobRequest, annotated, asked_for, job_request
 from elastic_tfjob.controller.planning.reservations import (
     Reservations,
     occupied,
@@ -55,39 +55,44 @@ from elastic_tfjob.speed.history import Lesson
 __all__ = ["JobView", "Usage", "scheduled_job", "set_aside"]
 
 Usage = Mapping[str, Resources]
-"""By node."""
+"""Resources by node name."""
 
 T = TypeVar("T")
 
-# Seconds that capacity stays reserved for missing pods; and for pods that are known to be unable to start.
+# Seconds that capacity stays reserved for missing pods, and for missing pods that are known to be unable to start.
 _RESERVED_S: Final = 300.0
 _BARRED_S: Final = 20.0
-# Seconds that a program may take to show what a step costs: some never report a step.
+# Seconds after which the CPU use of a program counts although the cost of a step is unknown: some programs never report
+# a step.
 _START_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the loop sees it. `job` is None for one that the profile does not decide for: `others` then has all that
-    its pods use. Else `others` has what pods of its name use beyond the job's own.
+    """A job as the scheduling loop sees it.
 
-    `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what a job uses now or has
-    been given, `used` the part of it that its pods use, and `floor` what the pods that it keeps request without the CPU
-    that is lent to them; `bound` has the nodes of its pods, `pending` the nodes of replicas that are not bound yet,
-    `cpu` the millicores of each bound replica. `refused`: the words of kube-scheduler where it rejects nodes.
+    `job` is None if the profile does not decide for the job; `other_usage` then has everything that its pods use.
+    Otherwise `other_usage` has what pods with the job's name use beyond its reservations.
 
-    Times are Unix times: since when has the same target had replicas that are not bound (`pending_since_s`), and pods
-    that hold more than it says (`overdue_since_s`); None: it has none. `cpu_since_s`: since when has the job had the
-    same CPU. `cordoned` are nodes on which it runs and may not stay, `lost` nodes on which it runs no longer. `lesson`
-    is what a job that has succeeded teaches, and the name that it teaches about.
+    `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what the job uses now or
+    has been assigned, `used` is the part of it that its pods use, and `floor` is what the pods that it keeps request,
+    without lent CPU. `bound` has the node of each bound pod, `pending` the intended node of each replica that is not
+    bound yet, and `cpu` the millicores of each bound replica. `refused`: kube-scheduler's message, if it rejects a node
+    of the job.
+
+    Times are Unix times. `pending_since_s`: since when some replicas of the present target are not bound;
+    `overdue_since_s`: since when pods hold more than the present target allows; None: not so. `cpu_since_s`: since when
+    the job has had the same CPU. `cordoned` are the nodes on which the job runs but may not stay; `lost` are the nodes
+    of its pods that no longer exist or are unusable. `lesson`: what the history learns from a succeeded job, with the
+    model name to store it under.
     """
 
     source: TFJob | None
     job: core.Job | None = None
-    terms: JobRequest | None = None
+    request: JobRequest | None = None
     target: Target | None = None
     state: StoredState | None = None
-    others: Usage = field(default_factory=dict)
+    other_usage: Usage = field(default_factory=dict)
     reserved: Usage = field(default_factory=dict)
     used: Usage = field(default_factory=dict)
     floor: Usage = field(default_factory=dict)
@@ -105,18 +110,19 @@ class JobView:
 
     @property
     def may_change(self) -> bool:
-        """Whether time alone may change it: a reservation without pods, an overdue release, a rejected node."""
+        """Whether the view may change by time alone: for a reservation without pods, an overdue release, or a rejected
+        node."""
         return self.pending_since_s is not None or self.overdue_since_s is not None or bool(self.refused)
 
 
 def set_aside(scheduled: JobView) -> JobView:
-    """The job as one that the profile does not decide for: it keeps what it uses and its reservations."""
+    """The view of this job if the profile does not decide for it: its use and its reservations still count."""
     if scheduled.job is None:
         return scheduled
     return replace(
         scheduled,
         job=None,
-        others=_sum([*scheduled.others.items(), *scheduled.reserved.items()]),
+        other_usage=_sum([*scheduled.other_usage.items(), *scheduled.reserved.items()]),
         reserved={},
         used={},
         floor={},
@@ -139,38 +145,48 @@ def scheduled_job(
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> JobView:
-    """The job's description. `before` is its last one, which saves work and tells how long reservations have lasted.
+    """The job's description. `before` is its previous one, which saves work and has the start times of reservations.
 
-    `rejected_nodes` are nodes that kube-scheduler refuses to the job; `cordoned` nodes get nothing more. `failed`: how
-    many reservations of its namespace failed lately; each halves the time that capacity is reserved for the job, and
-    while the job has no pod on a node it comes after all others. `barred`: its pods cannot be created. `configured`:
-    the requests of injected containers. Raises InvalidTFJob and ValueError.
+    `rejected_nodes` are nodes that kube-scheduler refuses for the job; `cordoned` nodes get no new pods. `failed`: the
+    number of reservations in the job's namespace that failed lately; each halves the time that capacity is reserved for
+    the job, and a job without a bound pod then comes after all other jobs. `barred`: the job's pods cannot be created.
+    `configured`: the resources of injected containers. Raises InvalidTFJob and ValueError.
     """
     pods = tuple(pods)
     active = [pod for pod in pods if not pod.ended and pod.node]
     everything = _sum((pod.node, pod.requests) for pod in active)
     follows = job is not None and (all_jobs or annotated(job))
     if job is None or job.deleting or not (follows or _remembered(job)):
-        return JobView(job, others=everything)
-    request = terms(
-        job, before.terms if before else None, before.terms.injection if before and before.terms else None, configured
+        return JobView(job, other_usage=everything)
+    request = job_request(
+        job,
+        before.request if before else None,
+        before.request.injection if before and before.request else None,
+        configured,
     )
     spec, now_s = request.spec, now.timestamp()
     try:
         target, state = _written(job, spec, before)
-    except UnknownWord:  # the reconcile loop leaves it alone, and says so: no target may be written for it
-        return JobView(job, others=everything)
+    except UnknownWord:  # the reconcile loop skips and reports this job: no target may be written for it
+        return JobView(job, other_usage=everything)
     if (injection := state.injection if state is not None else None) != request.injection:
-        request = terms(job, None, injection, configured)
+        request = job_request(job, None, injection, configured)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
     record = UsageRecord.of(job.annotations, job.uid)
     if not followed or spec.run_policy.suspend:
         taught = lesson(job, request, state, record)
         return JobView(
-            job, None, request if ours else None, target, state, others=everything, followed=followed, lesson=taught
+            job,
+            None,
+            request if ours else None,
+            target,
+            state,
+            other_usage=everything,
+            followed=followed,
+            lesson=taught,
         )
-    # The description before is useless if the job was recreated under its name: that was another job.
+    # A previous description with another uid is of a deleted job that had the same name.
     same = before is not None and before.source is not None and before.source.uid == job.uid
     observed = _Observed(job, request, target, state, record, reports or {}, before if same else None, now_s)
     reservations = reservations_of(
@@ -184,7 +200,7 @@ def scheduled_job(
     )
     asked, why = asked_for(request, target, state, reservations.size)
     superseded = any(reservations.size.get(name, 0) != count for name, count in asked.items())
-    told = job_spec(
+    decided_spec = job_spec(
         job,
         request,
         asked=asked,
@@ -195,7 +211,7 @@ def scheduled_job(
         rejected_nodes=rejected_nodes or {},
         last=failed > 0 and not reservations.kept,
     )
-    decided = _core_job(told, observed, reservations, _phase(reservations, superseded=superseded))
+    decided = _core_job(decided_spec, observed, reservations, _phase(reservations, superseded=superseded))
     made = _with_nodes(decided, observed, reservations, active)
     bound = made.bound.values()
     made = replace(
@@ -203,22 +219,22 @@ def scheduled_job(
         cordoned=frozenset(node for node in bound if node in cordoned),
         lost=frozenset(node for node in bound if node not in nodes and node not in cordoned),
     )
-    # A person who asks for fewer (a quota admits no more) is followed all the same: that needs no room.
+    # A request for fewer replicas (say, because a quota admits no more) is still followed: it needs no capacity.
     fewer = superseded and all(count <= reservations.size.get(name, 0) for name, count in asked.items())
     barred = barred or reservations.blocked or any(pod.gated and pod.owner == job.uid for pod in pods)
     patience_s = _BARRED_S if barred else max(_BARRED_S, _RESERVED_S / 2 ** min(failed, 8))
     if made.pending_since_s is not None and now_s - made.pending_since_s >= patience_s and not fewer:
-        # Others need not wait for it: what its pods use counts, what they may use later does not.
+        # Other jobs get the capacity of the missing pods: only what the job's pods use still counts.
         return set_aside(replace(made, reserved=made.used))
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """What is known at `now_s` of a job that the profile decides for; `before` is its last description."""
+    """The observations at `now_s` (Unix time) of a job that the profile decides for. `before`: its previous view."""
 
     job: TFJob
-    terms: JobRequest
+    request: JobRequest
     target: Target | None
     state: StoredState | None
     record: UsageRecord
@@ -228,25 +244,26 @@ class _Observed:
 
     @property
     def report(self) -> Report | None:
-        """What the replica that leads the training said last."""
-        return self.reports.get(_pod_name(self.job, self.terms.spec)) if self.reports else None
+        """The chief's last report."""
+        return self.reports.get(_pod_name(self.job, self.request.spec)) if self.reports else None
 
     @property
     def same_target(self) -> JobView | None:
-        """The last description, if the job's target was the same."""
+        """The previous view, if the job's target was the same apart from the profile's memory."""
         before = self.before
         return before if before is not None and _but_memory(before.target) == _but_memory(self.target) else None
 
     def pending_since_s(self, reservations: Reservations) -> float | None:
-        """Since when the job's reservations wait for pods. A changed target of a job that never had a pod on a node is
-        no new reservation: its user could change it again and again."""
+        """Since when (Unix time) the job's reservations wait for pods; None: they do not. For a job that never had a
+        bound pod, a changed target does not restart the time: otherwise its user could keep capacity reserved by
+        changing the size again and again."""
         before, same = self.before, self.same_target
         if same is None and before is not None and before.job is not None and not (before.bound or reservations.pods):
             same = before
         return since(reservations.waits_for_pods, same.pending_since_s if same is not None else None, self.now_s)
 
     def cpu_since_s(self, reservations: Reservations) -> float:
-        """Since when the job has had its present CPU."""
+        """Since when (Unix time) the job has had its present CPU; -inf: unknown."""
         before = self.before
         if before is None or before.job is None:
             return float("-inf")
@@ -258,14 +275,14 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
     state, record, report = observed.state, observed.record, observed.report
     since_s = _begun(observed.job, state, record, phase, observed.now_s)
     steps, observed_s, steps_per_s = progress(state, report, since_s)
-    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # where a limit changes, use is measured again
+    limited = all(pod.cpu.limit for pod in reservations.pods.values())  # use is measured afresh after a limit changes
     use: Mapping[str, float] = {}
     cost_s = 0.0
     if phase == "running":
         use = cpu_use(reservations.pods, observed.reports, reservations.cpu, reservations.requests)
         cost_s = step_cpu_s(reservations.pods, observed.reports, report)
         if not (limited or cost_s) and _starts(report, observed.now_s - since_s):
-            use = {}  # of a start, which takes all the CPU there is: what weights are for comes after it
+            use = {}  # a starting program uses all CPU it can get, which says nothing about its training
     return core.Job(
         spec=spec,
         placement=reservations.placement,
@@ -278,7 +295,7 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         executed_s=record.executed_s,
         migrations=record.moves,
         rescaled_s=last_rescale(state),
-        speed=speed(observed.terms, state, report, reservations.size, reservations.cpu),
+        speed=speed(observed.request, state, report, reservations.size, reservations.cpu),
         cpu=reservations.cpu,
         cpu_use=use,
         step_cpu_s=cost_s,
@@ -295,24 +312,25 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
 
 
 def _starts(report: Report | None, placed_s: float) -> bool:
-    """Whether a program that does not say what a step costs has made no step, or no other than its first ones."""
+    """Whether a program whose cost per step is unknown is still starting: less than _START_S since its first step, or
+    without a reported step since its placement, `placed_s` seconds ago."""
     if report is not None and report.first_step_at is not None:
         placed_s = report.at - report.first_step_at
     return placed_s < _START_S
 
 
 def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservations, active: Iterable[Pod]) -> JobView:
-    """The job's description with what it uses on nodes."""
+    """The job's description, with its use and reservations by node."""
     same = observed.same_target
     overdue = overdue_release(reservations, same.overdue_since_s if same is not None else None, observed.now_s)
     takes = occupied(reservations, overdue, active)
     return JobView(
         observed.job,
         decided,
-        observed.terms,
+        observed.request,
         observed.target,
         observed.state,
-        others=_sum(takes.others),
+        other_usage=_sum(takes.other_usage),
         reserved=_sum([*reservations.room, *takes.used, *takes.leaves]),
         used=_sum(takes.used),
         floor=_sum(
@@ -331,7 +349,7 @@ def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservatio
 
 
 def _own(job: TFJob, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
-    """The pods that are the job's own, by type and index."""
+    """The pods that the job owns, by type and index."""
     spelling = {name.lower(): name for name in spec.tf_replica_specs}
     return {
         (spelling[pod.replica_type], pod.index): pod
@@ -341,28 +359,30 @@ def _own(job: TFJob, spec: TFJobSpec, active: Iterable[Pod]) -> dict[Role, Pod]:
 
 
 def _phase(reservations: Reservations, *, superseded: bool) -> core.Phase:
-    """`superseded`: a person asks for another size than the one that it goes to."""
-    # A job that starts is between two targets, too, until its pods are bound. A job whose node is gone never starts.
+    """The job's phase for the core. `superseded`: a person requests a different size than the job is changing to."""
+    # A starting job also counts as rescaling until its pods are bound, except if one of their nodes is lost: a pod can
+    # never be bound to a lost node.
     if reservations.on_its_way or (reservations.pending and not reservations.lost):
         return "running" if superseded and reservations.placement else "rescaling"
     return "running" if reservations.placement else "waiting"
 
 
 def _but_memory(target: Target | None) -> Target | None:
-    """What a target asks of the job: what a profile remembers asks for nothing."""
+    """The target without the profile's memory, which requires nothing of the job."""
     return replace(target, memory=NO_MEMORY) if target is not None and target.memory else target
 
 
 def _moment_s(time: str) -> float:
-    """When something was last; long ago where it never was."""
+    """The Unix time of a timestamp; -inf for an empty one."""
     at_s = seconds(time or None)
     return float("-inf") if at_s is None else at_s
 
 
 def _loss(before: JobView | None, record: UsageRecord, report: Report | None) -> Growth:
-    """How the loss falls: from what is known of it, in memory or in the job's record, and the newest report.
+    """The development of the job's training loss, from the previous view or the usage record, and the newest report.
 
-    The record has a reading a minute or so, and the last of both may be one: what has more of them knows more."""
+    The record gets about one reading per minute, so both may end with the same reading: the one with more readings is
+    used."""
     known = record.loss
     if before is not None and before.job is not None:
         known = max(before.job.loss, known, key=lambda each: (each.readings, each.at_s))
@@ -375,7 +395,7 @@ def _remembered(job: TFJob) -> bool:
 
 
 def _begun(job: TFJob, state: StoredState | None, record: UsageRecord, phase: core.Phase, now_s: float) -> float:
-    """Since when (Unix time) the job has what it holds, or waits."""
+    """Since when (Unix time) the job has been placed, or has been waiting."""
     if phase != "waiting":
         return seconds(record.placed or None) or seconds(job.status().start_time) or now_s
     if state is not None and state.phase == "Waiting" and state.since:
@@ -389,17 +409,17 @@ def _pod_name(job: TFJob, spec: TFJobSpec) -> str:
 
 
 def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Target | None, StoredState | None]:
-    """What the operator has decided for a job, and how far that is. Raises UnknownWord as `_stored`."""
-    if before is not None and before.source is job and before.terms is not None:
-        return before.target, before.state  # it is the same object, which was read before
+    """The job's target and state, from its annotations. Raises UnknownWord as `_stored` does."""
+    if before is not None and before.source is job and before.request is not None:
+        return before.target, before.state  # the same object has been parsed before
     return _stored(Target.of, job, spec), _stored(StoredState.of, job, spec)
 
 
 def _stored(
     read: Callable[[Mapping[str, str], str, Collection[str]], T | None], job: TFJob, spec: TFJobSpec
 ) -> T | None:
-    """A Target or State; invalid text counts as none, and is overwritten. Raises UnknownWord for a word that a newer
-    operator may have written."""
+    """Reads a Target or State. Invalid text counts as absent, and is overwritten later. Raises UnknownWord for a word
+    that a newer operator may have written."""
     try:
         return read(job.annotations, job.uid, spec.tf_replica_specs)
     except UnknownWord:

@@ -1,8 +1,8 @@
-"""The nodes of other pools as the core sees them in a round, and writes that their loans need whatever the plan. Pure.
+"""Computes loans in each round: the pools' nodes for the core, and the writes that loans need under any plan. Pure.
 
-Level-based: all that is known of a loan is on its node. Others may have changed label, taint or annotation, cordoned
-the node or deleted it. The present state counts, and a state that makes no sense ends as a recall, which gives the node
-back once the jobs have left.
+Level-based: everything that is known about a loan is stored on its node. Users or other controllers may have changed
+the label, taint or annotation, or have cordoned or deleted the node. Only the present state counts. An inconsistent
+state becomes a recall, which returns the node once the jobs have left.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ __all__ = [
     "MAX_PODS",
     "MAX_SHAPES",
     "MAX_TERMS",
-    "NOTHING_LENT",
+    "NO_LENDING",
     "Bin",
     "Lending",
     "LendingInput",
@@ -39,22 +39,23 @@ __all__ = [
     "stage_of",
 ]
 
-# -- How many lent nodes the pods that wait in a pool need back --------------------------------------------------------
-# First fit, the largest pods first. kube-scheduler decides where they really go; this only has to know whether a node
-# that comes back would help them. A pod that fits beside others on nodes that the pool has, or on one that is on its
-# way back, recalls nothing more; nor does one that fits on no node of the pool.
+# -- How many lent nodes a pool's pending pods need back ---------------------------------------------------------------
+# First fit, the largest pods first. kube-scheduler decides where the pods really run; this only computes whether a
+# returned node would help them. A pod that fits on a node that the pool has, or on one that is being returned, recalls
+# no further node; nor does a pod that fits on no node of the pool.
 
 MAX_PODS: Final = 2_000
-"""Pending pods of one pool that are looked at."""
+"""Maximum number of pending pods that are considered per pool."""
 MAX_SHAPES: Final = 64
-"""Different requests and constraints of pending pods of one pool that are looked at: each is held against each node."""
+"""Maximum number of different requests and constraints of pending pods that are considered per pool: each is checked
+against each node."""
 MAX_TERMS: Final = 64
-"""Labels, values and tolerations that a pod may go by; one that goes by more is not looked at."""
+"""Maximum number of a pod's selector labels, affinity values and tolerations; a pod with more is not considered."""
 
 
 @dataclass(slots=True)
 class Bin:
-    """A node and its free room, as the pool's own pods would find it."""
+    """A node with its free capacity, labels and taints, as kube-scheduler would see them for the pool's own pods."""
 
     name: str
     labels: dict[str, str]
@@ -64,22 +65,23 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class NeededNodes:
-    """`kept`: nodes of the pool where pending pods have room; `recalled`: lent nodes that they need, of which `named`
-    ones cannot be exchanged for others. How many pods are in `room`, are a `recall`, and fit `nowhere`; which did not
-    fit is in `left`."""
+    """The nodes that a pool's pending pods need. `kept`: nodes of the pool on which pending pods fit; `recalled`: lent
+    nodes that pending pods need; `named`: those of them that cannot be replaced by any other lent node. `room`,
+    `recall` and `unplaceable` count pods that fit on the pool's nodes, that need a recalled node, and that fit nowhere
+    or were not considered. `left`: the pods that fit nowhere."""
 
     kept: frozenset[str]
     recalled: tuple[str, ...]
     named: frozenset[str]
     room: int
     recall: int
-    nowhere: int
+    unplaceable: int
     left: tuple[PendingPod, ...]
 
 
 def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]) -> NeededNodes:
-    """Put `pods` on the nodes `open_` that the pool has or gets back, then on nodes `lent`, in this order. Takes from
-    the bins' room."""
+    """Assigns `pods` first to `open_`, the nodes that the pool has or gets back, then to `lent` nodes, in this order.
+    Reduces the bins' free capacity."""
     shapes: dict[tuple[Resources, Constraints], list[PendingPod]] = {}
     looked_at, beyond = 0, 0
     for pod in pods:
@@ -106,7 +108,7 @@ def needed(pods: Iterable[PendingPod], open_: Sequence[Bin], lent: Sequence[Bin]
                 count["room"] += took
                 n -= took
         fits = [bin_ for bin_ in lent if n and _holds(bin_, request, constraints)]
-        # Nodes that are recalled anyway first.
+        # Nodes that are recalled already come first.
         for bin_ in sorted(fits, key=lambda each: each.name not in recalled):
             if n and (took := _fill(bin_, request, constraints, n)):
                 recalled.setdefault(bin_.name)
@@ -140,7 +142,7 @@ def _holds(bin_: Bin, request: Resources, constraints: Constraints) -> bool:
 
 
 def _fill(bin_: Bin, request: Resources, constraints: Constraints, most: int) -> int:
-    """How many of these go there; takes their room."""
+    """How many of at most `most` such pods fit on the node. Reduces its free capacity by theirs."""
     if not _holds(bin_, request, constraints):
         return 0
     fits = min((have // each for have, each in zip(bin_.free, request, strict=True) if each > 0), default=most)
@@ -154,12 +156,12 @@ _NO_SETTINGS: Final = PoolSettings(namespaces=("default",))
 
 @dataclass(frozen=True, slots=True)
 class LendingInput:
-    """What a round knows. `nodes` are those that may have to do with loans (`concerned`). `trained`: what pods of
-    TFJobs hold, by node. `guests`: those pods that the operator has put there, by node, and `staying` nodes with such a
-    pod that no plan can stop, as its job is not loanable any more; both are empty where nothing plans. `promised`:
-    nodes that loanable jobs of the profile hold, or shall. `wants`: the least number of nodes that a pool shall have.
-    `refused`: nodes that could not be written a short while ago. Without `may_lend` nothing more is offered. `hard_s`:
-    after grace, until pods that are still there are not waited for."""
+    """The input of one round. `nodes`: the nodes that are part of lending (`concerned`). `trained`: what pods of TFJobs
+    hold, by node. `guests`: the pods of TFJobs that the operator placed, by node; `staying`: nodes with such a pod that
+    no plan can stop, since its job is no longer loanable. Both are empty without a plan. `promised`: nodes that
+    loanable jobs of the profile hold, or will hold. `wants`: the minimum number of nodes of each pool. `refused`: nodes
+    that could not be written a short while ago. Without `may_lend` no further node is offered. `hard_s`: seconds after
+    the grace period for which the operator waits for pods that are still on the node."""
 
     nodes: Mapping[str, KubeNode]
     pools: Mapping[str, PoolSettings]
@@ -181,7 +183,7 @@ class LendingInput:
 
 @dataclass(frozen=True, slots=True)
 class LentNode:
-    """A node's `pool`, what its loan is to the core, and how fast its accelerators are."""
+    """A node's `pool`, the state of its loan for the core, and the relative speed of its accelerators."""
 
     pool: str
     loan: LoanState
@@ -190,8 +192,8 @@ class LentNode:
 
 @dataclass(frozen=True, slots=True)
 class LoanWrite:
-    """A change of a loan: its new stage and whether the node shall have the taint. `seen` is the node that this was
-    decided for. `late`: it is given back though pods of jobs are still there. `renews`: the stage begins now."""
+    """A change of a loan: its new stage, and whether the node should have the taint. `seen`: the node as it was at the
+    decision. `late`: the node is returned although pods of jobs are still on it."""
 
     seen: KubeNode
     stage: Stage
@@ -208,9 +210,9 @@ class LoanWrite:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """`nodes` and `pools` are for the Snapshot. From `overdue` nodes jobs are stopped. `evicted`: pods that are to go
-    although no stop of their job ends them. `counts` by pool and state, `pending` by pool and fit, are for the metrics.
-    `unplaced`: pods of pools for which no recall would help."""
+    """The loans of one round. `nodes` and `pools` are for the Snapshot. `overdue`: nodes on which jobs are stopped.
+    `evicted`: pods to delete, since no stop of their job ends them. `counts` (nodes by pool and state) and `pending`
+    (pods by pool and fit) are for metrics. `unplaced`: the pools' pending pods that no recall would help."""
 
     nodes: Mapping[str, LentNode] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -222,11 +224,11 @@ class Lending:
     unplaced: tuple[PendingPod, ...] = ()
 
 
-NOTHING_LENT: Final = Lending()
+NO_LENDING: Final = Lending()
 
 
 def concerned(node: KubeNode, pools: Collection[str]) -> bool:
-    """Whether loans concern a node: its pool lends, or has not got it back."""
+    """Whether a node is part of lending: its pool lends nodes, or it has not been returned yet."""
     return node.pool in pools or (node.loan is not None and (node.tainted or node.loan.stage != "returned"))
 
 
@@ -253,7 +255,7 @@ def lending(cluster: LendingInput, now_s: float) -> Lending:
         waiting = (*found.left, *(pod for pod in waiting if pod.namespace not in cluster.pools[pool].namespaces))
         nodes |= mine
         pools[pool] = wants
-        pending |= {(pool, "room"): found.room, (pool, "recall"): found.recall, (pool, "nowhere"): found.nowhere}
+        pending |= {(pool, "room"): found.room, (pool, "recall"): found.recall, (pool, "nowhere"): found.unplaceable}
     for node in cluster.nodes.values():
         stage, pool = stage_of(node), node.loan.pool if node.loan is not None else node.pool
         if node.name not in nodes and stage != "recalled" and (stage == "loaned" or node.pool in cluster.pools):
@@ -271,7 +273,7 @@ def lending(cluster: LendingInput, now_s: float) -> Lending:
 
 
 def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: LendingInput) -> tuple[LoanWrite, ...]:
-    """The writes for the loans of a plan. A node without jobs goes back at once."""
+    """The writes for a plan's loans. A node without jobs is returned at once."""
     mended = {write.seen.name for write in found.writes}
     writes = []
     for loan in loans:
@@ -289,17 +291,17 @@ def asked_by_plan(loans: Iterable[Loan], found: Lending, cluster: LendingInput) 
 
 
 def stage_of(node: KubeNode) -> Stage | None:
-    """The stage of a loan, as the node's annotation has it."""
+    """The stage of a node's loan, from its annotation; None: it has no loan."""
     return node.loan.stage if node.loan is not None else None
 
 
 def _stuck(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
-    """Whether jobs are still on a node that its pool has back: they did not leave in time, and may never."""
+    """Whether jobs are still on a node that its pool already has back: they did not leave in time, and may never do."""
     return not node.tainted and cluster.holds_jobs(node.name) and _is_late(node, cluster, now_s)
 
 
 def _is_late(node: KubeNode, cluster: LendingInput, now_s: float) -> bool:
-    """Whether the time that jobs have to leave a node is over."""
+    """Whether the time for jobs to leave a recalled node is over."""
     return stage_of(node) == "recalled" and _age_s(node, now_s) >= _settings(node, cluster).grace_s + cluster.hard_s
 
 
@@ -312,7 +314,7 @@ def _settings(node: KubeNode, cluster: LendingInput) -> PoolSettings:
 
 
 def _mended(node: KubeNode, cluster: LendingInput, now_s: float) -> LoanWrite | None:
-    """The write that a node needs whatever the plan: a recall that no plan asks for, or the end of one."""
+    """The write that a node needs under any plan: a recall that no plan requests, or a recall's end. None: no write."""
     stage = stage_of(node)
     pool = node.loan.pool if node.loan is not None else node.pool
     if stage == "recalled":
@@ -327,7 +329,7 @@ def _mended(node: KubeNode, cluster: LendingInput, now_s: float) -> LoanWrite | 
 
 
 def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
-    """Why a node must be given back or cleared of jobs, though no plan recalls it; empty: it need not."""
+    """Why a node must be returned or cleared of jobs although no plan recalls it; empty: no reason."""
     if stage == "loaned":
         assert node.loan is not None
         if not node.tainted:
@@ -342,15 +344,15 @@ def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
     if node.tainted:
         return "it has the taint of a loan but was not lent"
     if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:
-        # Also a node that was deleted while it was lent, and has come again under its name.
-        return "a job is on its way to it, but it is not lent"
+        # Also for a node that was deleted while it was lent, and recreated under the same name.
+        return "a job is assigned to it, but it is not lent"
     return ""
 
 
 def _pool(
     pool: str, cluster: LendingInput, waiting: Iterable[PendingPod], writes: Mapping[str, LoanWrite], now_s: float
 ) -> tuple[dict[str, LentNode], Pool, NeededNodes]:
-    """One pool's nodes, its demand, and where its pending pods fit."""
+    """One pool's nodes, its demand, and the nodes that its pending pods need."""
     settings = cluster.pools[pool]
     served: dict[str, list[int]] = {}
     occupied: set[str] = set()
@@ -415,14 +417,14 @@ def _pool(
     return standing, Pool(wanted, spare), found
 
 
-# -- Stop the jobs that are still on a recalled node when its grace is over, whatever the profile ----------------------
+# -- Stop the jobs that are still on a recalled node after its grace period, under any profile -------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimTimeout:
-    """The profile's own step `lend`, and after it the stops. A stop asks for a checkpoint first, and has a deadline of
-    its own (rescale.stop_timeout_s), after which the job's pods are deleted without one. `leaving`: keys of jobs with
-    pods on these nodes, including jobs that only prepare to move away."""
+    """A scheduling step that runs the profile's own step `lend`, then stops the jobs on `nodes`. A stop requests a
+    checkpoint first; after its own time limit (rescale.stop_timeout_s) the job's pods are deleted without one.
+    `leaving`: keys of jobs with pods on these nodes, including jobs that only prepare to move away."""
 
     lend: Step | None
     nodes: frozenset[str]

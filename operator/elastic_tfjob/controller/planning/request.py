@@ -1,4 +1,4 @@
-"""What a job's spec and its user's annotations ask of scheduling. Pure."""
+"""Reads a job's scheduling request from its spec and its user's annotations. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,28 +20,31 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.reasons import Reason, Why
 from elastic_tfjob.scheduling.resources import Constraints, Resources
 
-__all__ = ["JobRequest", "annotated", "asked_for", "decided", "refused_target", "reserved_size", "terms"]
+__all__ = ["JobRequest", "annotated", "asked_for", "decided", "job_request", "refused_target", "reserved_size"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job's spec and its user's annotations ask for. `beside` is the CPU in millicores, per type, of all in the
-    pod but the container that trains. `queue`: of a job that Kueue admits, which then has its declared size at most.
-    `pod_level`: a template has resources of the whole pod, and Kubernetes resizes none of its pods in place.
-    `classes` are the PriorityClasses that the templates name, in the order of the types; empty: none is named. `place`
-    is where its checkpoints are, where that is known (checkpoint_place.py).
+    """A job's scheduling request, from its spec and its user's annotations.
 
-    It is kept for each job, so `spec` is without the templates: what they say is in other fields. `digest` is of the
-    whole spec."""
+    `annotations` are the user's annotations for this operator. `other_millicores` is the CPU, per type, of all the
+    pod's containers except the training container. `queue`: the queue of a job that Kueue admits; its size never
+    exceeds the declared one. `pod_level`: a template sets resources of the whole pod, so Kubernetes
+    resizes none of the job's pods in place. `classes` are the PriorityClasses of the templates, in the order of the
+    types; empty: the template names none. `place` is where the job's checkpoints are, if that is known
+    (checkpoint_place.py).
+
+    One request stays in memory for each job. To save space `spec` has no templates: what matters of them is in other
+    fields. `digest` is of the whole spec."""
 
     digest: bytes
-    said: Mapping[str, str]
+    annotations: Mapping[str, str]
     spec: TFJobSpec
     elasticity: Elasticity
     elastic: bool
     stoppable: bool
     requests: Mapping[str, Resources]
-    beside: Mapping[str, int]
+    other_millicores: Mapping[str, int]
     constraints: tuple[tuple[str, Constraints], ...]
     classes: tuple[str, ...] = ()
     queue: str = ""
@@ -51,11 +54,11 @@ class JobRequest:
 
     @property
     def declared(self) -> dict[str, int]:
-        """Replicas per type as the spec says."""
+        """The spec's replicas per type."""
         return {name: replica.count for name, replica in self.spec.tf_replica_specs.items()}
 
     def bounds(self, name: str) -> tuple[int, int]:
-        """The least and the most replicas of a type that the job may have."""
+        """The minimum and maximum replicas of a type that the job may have."""
         count = self.spec.tf_replica_specs[name].count
         if not self.elastic:
             return count, count
@@ -64,80 +67,81 @@ class JobRequest:
         return min(least, most), most
 
     def priority(self, priorities: Mapping[str, int]) -> int:
-        """The least priority that any of the job's pods may have; `priorities` are by class, of pods without one by "".
+        """The lowest priority that any of the job's pods may have. `priorities` are by PriorityClass; the key "" has
+        the priority of pods without a class.
 
-        A class of a type that gets no pods proves nothing: no quota ever sees it. Nor does the highest of several: one
-        replica of many could have it."""
+        The class of a type without pods is ignored, since no quota is ever checked for it. The highest of several
+        classes would prove nothing either: a user could give it to one replica of many."""
         named = zip(self.spec.tf_replica_specs, self.classes, strict=True)
         found = [priorities.get(class_, 0) for name, class_ in named if self.bounds(name)[1] > 0]
         return min(found, default=priorities.get("", 0))
 
     def pod_cpu(self, name: str, container: int) -> int:
-        """Millicores of a whole pod of this type, of which the container that trains has `container`."""
-        return container + self.beside[name]
+        """Millicores of a whole pod of this type whose training container has `container`."""
+        return container + self.other_millicores[name]
 
     def container_cpu(self, name: str, pod: int) -> int:
-        """Millicores of the container that trains, in a pod of this type that has `pod`."""
-        return max(1, pod - self.beside[name])
+        """Millicores of the training container in a pod of this type that has `pod` in total."""
+        return max(1, pod - self.other_millicores[name])
 
     @property
     def problems(self) -> list[str]:
-        """Requests that cannot be followed, in words for events."""
+        """The user's requests that cannot be followed, as texts for events."""
         declared = self.declared
         return [
-            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted {count_in_words(declared[name], name)} "
-            f"(queue {self.queue}), and more would be beyond its quota; change its replicas instead, "
-            "and Kueue admits it again"
+            f"{PREFIX}{annotation}: {wanted} is ignored: Kueue admitted only {count_in_words(declared[name], name)} "
+            f"(queue {self.queue}); change replicas in the spec instead, so that Kueue admits the job again"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
         ]
 
 
 def annotated(job: TFJob) -> bool:
-    """Whether the user wrote any annotation of this operator."""
+    """Whether the job has any annotation for this operator that its user wrote."""
     return any(
         name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS for name in job.annotations
     )
 
 
-def terms(
+def job_request(
     job: TFJob,
     before: JobRequest | None = None,
     injection: Injection | None = None,
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> JobRequest:
-    """Read spec and annotations; `before` is reused where they are the same. `injection` is what the job's namespace
-    admits of what is injected, which is `configured` to ask for so much. Raises InvalidTFJob."""
-    said = {
+    """Reads the request from spec and annotations; returns `before` if they are unchanged. `injection`: which injected
+    containers the job's namespace admits; `configured`: their configured resources. Raises InvalidTFJob, and ValueError
+    for more than MAX_REPLICAS replicas."""
+    annotations = {
         name: text
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     digest = blake2b(job.raw_spec, digest_size=16).digest()
-    basis = (digest, said, job.queue, injection)
-    if before is not None and (before.digest, before.said, before.queue, before.injection) == basis:
+    basis = (digest, annotations, job.queue, injection)
+    if before is not None and (before.digest, before.annotations, before.queue, before.injection) == basis:
         return before
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
-        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas, of which {MAX_REPLICAS} can be placed")
+        raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas in total; allowed: {MAX_REPLICAS}")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
     what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
-    requests, beside, constraints, classes = {}, {}, [], []
+    requests, other_millicores, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
         pod = replica.template.get("spec") or {}
         requests[name] = requests_with(what, pod, resources, adapted=is_adapted(injection))
-        beside[name] = requests[name].cpu - cpu_of(pod).request
+        other_millicores[name] = requests[name].cpu - cpu_of(pod).request
         constraints.append((name, constraints_of(pod)))
         classes.append(pod.get("priorityClassName") or "")
     return JobRequest(
         digest,
-        said,
+        annotations,
         _without_templates(spec),
         elasticity,
         elasticity.elastic(spec),
         elasticity.stoppable(spec),
         requests,
-        beside,
+        other_millicores,
         tuple(constraints),
         tuple(classes),
         job.queue,
@@ -157,7 +161,7 @@ def _without_templates(spec: TFJobSpec) -> TFJobSpec:
 def reserved_size(
     found: JobRequest, target: Target | None, state: StoredState | None, *, started: bool
 ) -> tuple[Mapping[str, int], bool]:
-    """The replicas that are reserved for a job, and whether it is on its way there."""
+    """The replicas per type that are reserved for a job, and whether the job is still changing to them."""
     if target is None:
         if state is not None and state.replicas:
             return state.replicas, state.rescaling
@@ -170,8 +174,8 @@ def reserved_size(
 
 
 def coming(found: JobRequest, target: Target, state: StoredState) -> bool:
-    """Whether a job is to go from its state to a target of a newer generation. One with the same replicas and nodes is
-    taken over as it is."""
+    """Whether a job is to be resized, moved or stopped for a target of a newer generation than its state. A target with
+    the same replicas and nodes is adopted without any change."""
     if target.generation <= state.generation or state.phase == "Waiting":
         return False
     if target.replicas == state.replicas:
@@ -181,8 +185,8 @@ def coming(found: JobRequest, target: Target, state: StoredState) -> bool:
 
 
 def refused_target(target: Target, state: StoredState) -> bool:
-    """Whether the job keeps the size of its state instead of its target's: it has given that up, or has returned from
-    it to the size before, under a newer generation."""
+    """Whether the job keeps the size of its state instead of its target's: the target was given up, or was rolled back
+    to the previous size under a newer generation."""
     refused = state.refused.generation if state.refused is not None else -1
     return (
         target.generation < state.generation
@@ -192,8 +196,8 @@ def refused_target(target: Target, state: StoredState) -> bool:
 
 
 def decided(target: Target | None, state: StoredState | None) -> Mapping[str, int]:
-    """The spec's replicas that the job's size follows from: those before an edit, until the job has what that asks
-    for. Empty: it has no size yet."""
+    """The spec's replicas on which the job's size is based. After an edit, these are the replicas before it, until the
+    job has the size that the edit requests. Empty: the job has no size yet."""
     if target is not None:
         return target.declared
     return state.replicas if state is not None else {}
@@ -202,14 +206,14 @@ def decided(target: Target | None, state: StoredState | None) -> Mapping[str, in
 def asked_for(
     found: JobRequest, target: Target | None, state: StoredState | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], Why]:
-    """The replicas per type that a person asks for, and the reason of that request: by annotation, or by an edit of the
-    spec of a job that has a size already (which counts until the job has that size)."""
+    """The replicas per type that a person requests, and the reason to record for that. A person requests them by
+    annotation, or by editing the spec of a job that already has a size; an edit counts until the job has its size."""
     declared, seen = found.declared, decided(target, state)
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
     by_annotation: dict[str, int] = {}
     edited: dict[str, int] = {}
-    # A job that is only placed is scaled by edits of its spec as upstream does it, whatever their type.
+    # A job that is placed but not elastic is scaled by edits of any replica type, as in the upstream operator.
     for name in annotations if found.elastic else declared:
         if name not in declared:
             continue

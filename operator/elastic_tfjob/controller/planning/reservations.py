@@ -1,6 +1,6 @@
-"""What is reserved for a job: which replicas on which nodes, and what its pods hold beyond that. Pure.
+"""Computes a job's reservations (replicas and their nodes), and what its pods hold beyond them. Pure.
 
-Reserved are the size and nodes of the job's target, or of its pods where they are bound.
+A job's target determines the reserved size and nodes; a bound pod's reservation is on the pod's node.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,25 +27,25 @@ __all__ = [
     "since",
 ]
 
-# Seconds that pods may take to release what they have to; after that it counts as theirs.
+# Seconds that pods may take to release capacity; after that, it counts as used by them.
 _GIVE_UP_S: Final = 60.0
-# Seconds in which a job that stops is expected to leave.
+# Seconds within which a stopping job is expected to leave its nodes.
 _LEAVE_S: Final = 300.0
-# Marks the node of a replica that cannot have it: no node's name has a space.
+# Marks a replica's node as rejected, as a suffix of the node's name: no node's name has a space.
 REFUSED: Final = " refused by kube-scheduler"
 
 Parts = list[tuple[str, Resources]]
-"""Amounts with the node that each is on; empty: on none that is known."""
+"""Amounts, each with the name of its node; empty: no node is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """What is reserved for a job. `on_its_way`: it goes to another size, or to other nodes. `pods` are all of its bound
-    pods by role, `kept` those that it keeps. `placement` has the node of every replica, `pending` the nodes of replicas
-    that are not bound yet, of which one is gone where `lost`; `room` has the amounts that are kept free for pods to
-    come. `blocked`: on its way, and all of its pods are on lost nodes, so it is unknown when they come. `cpu` in
-    millicores of whole pods, where that differs from requests. `refused`: the words of kube-scheduler where it rejects
-    nodes."""
+    """A job's reservations. `on_its_way`: the job is being resized, moved or stopped. `pods` are all its bound pods by
+    role, `kept` those that it keeps. `placement` has the node of every replica, `pending` the intended nodes of
+    replicas that are not bound yet; `lost`: one of these nodes no longer exists or is unusable. `room` has the capacity
+    that is kept free for future pods. `blocked`: the job is on its way, but all its pods are on lost nodes, so it is
+    unknown when new pods can start. `cpu` is in millicores of whole pods, for types where it differs from the requests.
+    `refused`: kube-scheduler's message, if it rejects a node of the job."""
 
     requests: Mapping[str, Resources]
     size: Mapping[str, int]
@@ -62,21 +62,22 @@ class Reservations:
 
     @property
     def stops(self) -> bool:
-        """Whether the job is to release everything."""
+        """Whether the job is to release all its capacity."""
         return self.on_its_way and not self.size
 
     @property
     def waits_for_pods(self) -> bool:
-        """Whether pods may still come for what is reserved, and nothing else is under way."""
+        """Whether reserved capacity waits for pods that do not exist or are not bound yet. A job that is on its way
+        counts only if it is `blocked`; a job that waits for a lost node does not count."""
         if self.blocked:
             return bool(self.room)
         return bool(self.pending) and not (self.lost or self.on_its_way)
 
 
 class OverdueRelease(NamedTuple):
-    """What pods hold by role beyond their reservations, once they are not expected to release it any more. `since_s`:
-    since when (Unix time) they hold more, or a job that is to stop has not left; None: neither. `lasts_s`: for how
-    long."""
+    """What pods hold beyond their reservations, by role, once they are no longer expected to release it. `since_s`:
+    since when (Unix time) pods hold more, or a stopping job has not left its nodes; None: neither. `lasts_s`: the
+    seconds since then."""
 
     amounts: Mapping[Role, Resources]
     since_s: float | None
@@ -84,17 +85,17 @@ class OverdueRelease(NamedTuple):
 
 
 class Occupied(NamedTuple):
-    """What pods of the job's name use on nodes: `used` counts as its reservations, `leaves` is used by pods of a job
-    that stops, and `others` is all the rest."""
+    """What pods with the job's name use, by node. `used` counts as the job's reservations, `leaves` is what the pods of
+    a stopping job use, and `other_usage` is all the rest."""
 
     used: Parts
     leaves: Parts
-    others: Parts
+    other_usage: Parts
 
 
 class _Seat(NamedTuple):
-    """The node of a replica. `room`: the node on which capacity is kept free for it. `pending`: it is not bound yet.
-    `refused`: the words of kube-scheduler where it rejects that node."""
+    """The node of a replica. `room`: the node on which capacity is kept free for it; empty: none. `pending`: it has no
+    bound pod yet. `refused`: kube-scheduler's message, if it rejects the node."""
 
     node: str
     room: str = ""
@@ -112,7 +113,7 @@ def reservations_of(
     rejected_nodes: Mapping[Pair, str],
     cordoned: Collection[str],
 ) -> Reservations:
-    """`pods` are those of the job that are bound, by type and index."""
+    """A job's reservations. `pods` are the job's bound pods, by type and index."""
     size, on_its_way = reserved_size(request, target, state, started=bool(pods))
     by_role = by_task(pods, state)
     cpu = _reserved_cpu(request, target, state, size, nodes)
@@ -129,7 +130,7 @@ def reservations_of(
         for index in range(size.get(name, 0)):
             role = name, index
             pod, node = by_role.get(role), wanted[index] if index < len(wanted) else ""
-            # It runs on a cordoned node, and is not on its way: it is to be moved away, perhaps once more.
+            # The replica runs on a cordoned node and is not being moved yet: a plan should move it, perhaps once more.
             stays = (
                 pod is not None and pod.node in cordoned and request.stoppable and not (on_its_way or pod.terminating)
             )
@@ -145,7 +146,7 @@ def reservations_of(
         if there:
             placement[name] = tuple(there)
     kept = {role: pod for role, pod in by_role.items() if role[1] < size.get(role[0], 0)}
-    if refused and not kept:  # no pod of the job is bound, so it may start from scratch
+    if refused and not kept:  # the job keeps no pod, so all of it may be placed from scratch
         size, placement, pending, room, cpu = {}, {}, {}, [], {}
     left = {pod.node for pod in by_role.values()}
     return Reservations(
@@ -167,20 +168,22 @@ def reservations_of(
 def _seat(
     pod: Pod | None, wanted: str, nodes: Mapping[str, KubeNode], *, stays: bool, on_its_way: bool, why: str | None
 ) -> _Seat:
-    """The seat of a replica whose target has node `wanted` (empty: none); `why`: kube-scheduler's words against it."""
+    """The seat of a replica whose target has the node `wanted` (empty: none). `why`: kube-scheduler's message, if it
+    rejects that node; else None."""
     if pod is None:
         node = wanted if why is None else f"{wanted}{REFUSED}"
         return _Seat(node, node, pending=True, refused="" if why is None else why or "no words")
     if (
         pod.node not in nodes and wanted in nodes and not stays
-    ):  # its node is lost: the replica will be recreated on the other
+    ):  # the pod's node is lost: the replica will be recreated on `wanted`
         return _Seat(wanted, wanted)
-    moves = on_its_way and wanted in nodes and wanted != pod.node  # room is kept for it there, too
+    moves = on_its_way and wanted in nodes and wanted != pod.node  # capacity is kept on the new node, too
     return _Seat(pod.node, wanted if moves else "")
 
 
 def overdue_release(reservations: Reservations, before_s: float | None, now_s: float) -> OverdueRelease:
-    """`before_s`: since when pods held too much at the last look, under the same target."""
+    """What pods hold beyond their reservations. `before_s`: since when (Unix time) they held too much in the previous
+    view, under the same target; None: they did not."""
     amounts = {
         role: over
         for role, pod in reservations.kept.items()
@@ -192,22 +195,22 @@ def overdue_release(reservations: Reservations, before_s: float | None, now_s: f
 
 
 def occupied(reservations: Reservations, overdue: OverdueRelease, active: Iterable[Pod]) -> Occupied:
-    """What all `active` pods of the job's name use, its own or not."""
+    """What all `active` pods with the job's name use, whether the job owns them or not."""
     used = [
         (pod.node, pod.requests.minus(overdue.amounts.get(role, NOTHING))) for role, pod in reservations.kept.items()
     ]
     counted = {pod.uid for pod in reservations.kept.values()}
-    # The capacity of a job that saves before it stops is given away already, though it is not free yet: else a plan
-    # would also stop the next job.
+    # The capacity of a job that saves a checkpoint before its stop is assigned to other jobs already, though it is not
+    # free yet: otherwise the next plan would stop one more job for the same capacity.
     leaving = list(reservations.pods.values()) if reservations.stops and overdue.lasts_s < _LEAVE_S else []
     counted |= {pod.uid for pod in leaving}
-    others = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
-    others += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
-    return Occupied(used, [(pod.node, pod.requests) for pod in leaving], others)
+    other_usage = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
+    other_usage += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
+    return Occupied(used, [(pod.node, pod.requests) for pod in leaving], other_usage)
 
 
 def since(holds: bool, before_s: float | None, now_s: float) -> float | None:
-    """Since when a condition holds; None: it does not hold now."""
+    """Since when a condition holds: since `before_s` if it held before, else since now. None: it does not hold."""
     if not holds:
         return None
     return now_s if before_s is None else before_s
@@ -220,8 +223,8 @@ def _reserved_cpu(
     size: Mapping[str, int],
     nodes: Mapping[str, KubeNode],
 ) -> dict[str, tuple[int, ...]]:
-    """Millicores of whole pods, per type where any replica's differ from the request. CPU is lent on top of requests,
-    within a node: what is written there beside that counts as the request."""
+    """Millicores of whole pods, for each type with a replica whose CPU differs from the request. CPU is only ever lent
+    on top of requests and within one node, so a stored value outside this range counts as the request."""
     most = max((node.allocatable.cpu for node in nodes.values()), default=0)
     if target is None or (state is not None and refused_target(target, state)):
         given = state.cpu if state is not None else {}

@@ -1,4 +1,4 @@
-"""What a round of the scheduling loop computes: the description of each job, and the profile's plan. Pure.
+"""Computes a round of the scheduling loop: the description of each job, and the profile's plan. Pure.
 
 The cost grows with jobs and replicas, so the loop runs it in a thread.
 """
@@ -18,7 +18,7 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes, active, judge, verdict_due_s
 from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
-from elastic_tfjob.controller.planning.lending import NOTHING_LENT, Lending, LendingInput, ReclaimTimeout, lending
+from elastic_tfjob.controller.planning.lending import NO_LENDING, Lending, LendingInput, ReclaimTimeout, lending
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.core import schedule
@@ -41,13 +41,13 @@ def assemble(
     previous: core.Snapshot | None = None,
     *,
     history: History = core.NOTHING_LEARNED,
-    lending: Lending = NOTHING_LENT,
+    lending: Lending = NO_LENDING,
 ) -> core.Snapshot:
-    """The Snapshot; evolved from the previous one where no node changed.
+    """All jobs and nodes as a Snapshot, with only the differences applied to the `previous` one.
 
-    A node always has room for what the jobs' own pods request there: they run, and the kubelet admits no more than the
-    node has. Other pods never get what they request beyond that, such as a pod whose author has chosen its node, or a
-    pod that was resized.
+    A node always has capacity for what the jobs' own pods request there: these pods run, and the kubelet admits no more
+    than the node has. Requests of other pods beyond that are ignored, since such pods never get what they request:
+    examples are a pod whose author set its nodeName, and a pod that was resized.
     """
     used = {name: [0] * len(NOTHING) for name in nodes}
     floor = {name: [0] * len(NOTHING) for name in nodes}
@@ -55,7 +55,7 @@ def assemble(
     for each in scheduled:
         if each.job is not None:
             jobs[each.job.key] = each.job
-        for name, amount in each.others.items():
+        for name, amount in each.other_usage.items():
             _add(used, name, amount)
         for name, amount in each.floor.items():
             _add(floor, name, amount)
@@ -94,7 +94,7 @@ def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """What the caches hold of one job: the input of its description."""
+    """What the caches contain about one job: the input of its description."""
 
     job: TFJob | None
     pods: tuple[Pod, ...]
@@ -105,8 +105,8 @@ class ObservedJob:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A job's description, the nodes that it cannot have, the seconds until more may be known of these, and the error
-    for which nothing can be decided for the job."""
+    """A job's description (`found`), the nodes that it cannot use, and the seconds until another node may be rejected
+    (`again_s`; None: no pod waits). `error`: why nothing can be decided for the job."""
 
     found: JobView
     rejected_nodes: Mapping[Pair, RejectedNodes]
@@ -116,14 +116,14 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A plan and the targets that follow from it; `failed` has the jobs whose target could not be derived. `lent`: the
-    state of the nodes of pools."""
+    """A plan and the targets that follow from it. `failed` has the error of each job whose target could not be derived.
+    `lent`: the loans of this round."""
 
     snapshot: Snapshot
     targets: Mapping[str, Target]
     failed: Mapping[str, Exception]
     plan: Plan
-    lent: Lending = NOTHING_LENT
+    lent: Lending = NO_LENDING
 
 
 def describe_all(
@@ -138,9 +138,10 @@ def describe_all(
     barred: Collection[str] = (),
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> dict[Key, Described]:
-    """Each job's description. A job that cannot be described is not decided for, and all that its pods use counts.
-    `failed`: reservations that failed, by namespace; `barred`: uids of jobs whose pods cannot be created; `configured`:
-    the requests of injected containers."""
+    """Each job's description. For a job that cannot be described nothing is decided, and all that its pods use counts
+    as used. `everything`: the profile also decides for jobs without annotations. `failed`: the number of failed
+    reservations by namespace; `barred`: uids of jobs whose pods cannot be created; `configured`: the resources of
+    injected containers."""
     now_s = now.timestamp()
     described: dict[Key, Described] = {}
     for key, each in seen.items():
@@ -180,9 +181,9 @@ def plan_round(
     history: History,
     cluster: LendingInput | None = None,
 ) -> PlannedRound:
-    """What the profile decides for these jobs, by their names in the Snapshot. `cluster`: what is known of loans, where
-    there may be any."""
-    lent = NOTHING_LENT if cluster is None else lending(cluster, now_s)
+    """The profile's plan and targets for these jobs, given by their names in the Snapshot. `cluster`: the input of
+    lending; None: no node is part of it."""
+    lent = NO_LENDING if cluster is None else lending(cluster, now_s)
     snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}
@@ -194,26 +195,27 @@ def plan_round(
 
 
 def _leaving(found: JobView, nodes: Collection[str]) -> bool:
-    """Whether a job has pods on these nodes that are not ending yet: a job that is past its preparation leaves at once,
-    before a stop could make it."""
+    """Whether a job must still leave these nodes: it has pods there, and its resize, if any, is not past the phase
+    `Preparing`. In a later phase the job leaves at once, sooner than by a stop."""
     goes = found.state is not None and found.state.phase not in ("Stable", "Preparing")
-    return not goes and any(node in nodes for node in (*found.used, *found.others))
+    return not goes and any(node in nodes for node in (*found.used, *found.other_usage))
 
 
 # -- Reservations that failed ------------------------------------------------------------------------------------------
-# Reserved capacity costs its job nothing. A job whose pods can never start (scheduling gates, a quota that admits none)
-# would keep it from all others, and the same job under another name could do so again, for ever. So a job whose pods
-# are known not to come gets little time, and reservations that failed count against their namespace for a while.
+# Reserved capacity costs a job nothing. A job whose pods can never start (because of scheduling gates, or a quota that
+# admits none) would withhold it from all other jobs, and its user could repeat that with a new job name. So capacity is
+# reserved only briefly for pods that are known to be unable to start, and failed reservations count against their
+# namespace for a while.
 
-# Seconds that a failed reservation counts.
+# Seconds for which a failed reservation counts.
 _REMEMBERED_S: Final = 600.0
-# More of them change nothing.
+# Maximum number of failed reservations that count per namespace.
 _MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """`failed`: no pod came in time. `open`: no pod has come yet."""
+    """A job's reservation. `failed`: no pod was bound in time. `open`: no pod is bound yet."""
 
     uid: str
     failed: bool
@@ -221,18 +223,18 @@ class _Reservation:
 
 
 class ReservationFailures:
-    """How many reservations of each namespace's jobs failed lately. Times are in seconds of one clock."""
+    """Counts the reservations of each namespace's jobs that failed lately. Times are in seconds of one clock."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
         self._seen: Mapping[str, int] = {}
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forgets all failures."""
         self._at.clear()
 
     def counts(self, now_s: float) -> Mapping[str, int]:
-        """By namespace; those without any are left out."""
+        """The number of failures by namespace; namespaces without failures are omitted."""
         for namespace, times in list(self._at.items()):
             while times and now_s - times[0] >= _REMEMBERED_S:
                 times.popleft()
@@ -241,17 +243,18 @@ class ReservationFailures:
         return {namespace: len(times) for namespace, times in self._at.items()}
 
     def changed(self, keys: Iterable[Key], now_s: float) -> set[Key]:
-        """The jobs of these in whose namespace the count has changed since the last call."""
+        """Those of the jobs `keys` whose namespace has had a change of its count since the last call."""
         before, self._seen = self._seen, self.counts(now_s)
         others = {name for name in {*before, *self._seen} if before.get(name) != self._seen.get(name)}
         return {key for key in keys if key[0] in others} if others else set()
 
     def follow(self, key: Key, before: JobView | None, found: JobView | None, now_s: float) -> None:
-        """Compare a job's description with its last one; None: the job does not exist."""
+        """Counts a failure if the job's reservation has failed since its previous description, `before`. None: the job
+        does not exist."""
         was, is_ = _reservation(before), _reservation(found)
         same = was is not None and is_ is not None and was.uid == is_.uid
         failed = is_ is not None and is_.failed and not (same and was is not None and was.failed)
-        # The reservation of a job that is deleted before any of its pods has a node has failed, too.
+        # If a job is deleted before any of its pods is bound, its reservation has failed, too.
         left = was is not None and was.open and not (same and _stays(found)) and not _came(found)
         if failed or left:
             self._at.setdefault(key[0], deque(maxlen=_MOST)).append(now_s)
@@ -266,12 +269,12 @@ def _reservation(found: JobView | None) -> _Reservation | None:
 
 
 def _stays(found: JobView | None) -> bool:
-    """Whether a job is still decided for, or is not since its reservation failed."""
+    """Whether the profile decides for a job, or does not only because the job's reservation failed."""
     return found is not None and (found.job is not None or found.pending_since_s is not None)
 
 
 def _came(found: JobView | None) -> bool:
-    """Whether pods came after all: they are still there, or the job has succeeded meanwhile."""
+    """Whether the job's pods started after all: they exist, or the job has succeeded in the meantime."""
     if found is None:
         return False
-    return bool(found.others) or (found.source is not None and found.source.status().is_true("Succeeded"))
+    return bool(found.other_usage) or (found.source is not None and found.source.status().is_true("Succeeded"))

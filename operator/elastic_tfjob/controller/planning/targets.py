@@ -1,7 +1,8 @@
-"""From a Plan to the targets of jobs. Pure.
+"""Derives the targets of jobs from a Plan. Pure.
 
-Only what fits on the nodes beside what is used at this moment becomes a target. A job that is to get the capacity of
-another one waits until that one has released it: by then there is a new plan, from a Snapshot with all reservations.
+A change becomes a target only if it fits on the nodes in addition to what is used at this moment. A job that is to get
+the capacity of another job waits until that job has released it: by then there is a new plan, from a Snapshot with all
+reservations.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
-from elastic_tfjob.scheduling.plan import TOLD, Plan
+from elastic_tfjob.scheduling.plan import STORED_CAUSES, Plan
 from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import ANY_NODE
@@ -26,8 +27,8 @@ from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["decide", "decide_fixed", "released", "suspended", "without_plan"]
 
-# The annotation's name, and the job's uid in it.
-_BESIDE_BYTES: Final = 256
+# Bytes for the annotation's name, and for the job's uid in its value.
+_OTHER_BYTES: Final = 256
 
 
 def _raise(_: str, error: Exception) -> None:
@@ -38,9 +39,9 @@ def decide(
     plan: Plan, candidates: Mapping[str, JobView], left_out: Callable[[str, Exception], None] = _raise
 ) -> dict[str, Target]:
     """The targets to write, by the jobs' names in the Snapshot: changes that fit now, the reasons why other jobs wait,
-    and the sizes of jobs that run without a target (they began under another profile). `left_out` is called with each
-    job for which that fails."""
-    # A node that this plan borrows is not lent yet: no target has it before it is.
+    and the sizes of jobs that run without a target (they started under another profile). `left_out` is called with the
+    name and error of each job whose target cannot be derived."""
+    # A node that this plan borrows is not lent yet, and no target may use it before.
     free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
     for scheduled in candidates.values():
         if scheduled.job is not None:
@@ -91,38 +92,38 @@ def decide(
 
 
 def _remembering(target: Target, scheduled: JobView, memory: Memory | None) -> Target:
-    """The target with this memory of the job; None: with its last one."""
+    """The target with this memory of the profile for the job; None: with the previous memory."""
     if memory is None:
         memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
     return target if target.memory == memory else replace(target, memory=memory)
 
 
 def _stoppable(scheduled: JobView) -> bool:
-    """Whether the job can continue later from where it was."""
-    return scheduled.terms is not None and scheduled.terms.stoppable
+    """Whether the job can be stopped, and resumed later where it was."""
+    return scheduled.request is not None and scheduled.request.stoppable
 
 
 def without_plan(scheduled: JobView, profile: str) -> Target | None:
-    """The target of a job that follows without a plan of this profile; None: it stays as it is."""
+    """The target of a job under this profile, as far as no plan is needed for it; None: the job stays as it is."""
     if profile == FIXED:
         return decide_fixed(scheduled)
     return suspended(scheduled) if scheduled.followed else released(scheduled, profile)
 
 
 def decide_fixed(scheduled: JobView) -> Target | None:
-    """The target under profile `fixed`: None, except where a person asks for another size of a job that has one from
-    this operator, or where the job still waits for a start under another profile."""
-    terms, target, state = scheduled.terms, scheduled.target, scheduled.state
-    if terms is None or terms.spec.run_policy.suspend:
+    """The target under profile `fixed`. It is None, except if a person requests another size for a job that has its
+    size from this operator, or if the job still waits because of another profile."""
+    request, target, state = scheduled.request, scheduled.target, scheduled.state
+    if request is None or request.spec.run_policy.suspend:
         return None
     if (start := _started(scheduled, FIXED)) is not None:
         return start
     if target is None and state is None:
         return None
-    if terms.elasticity.placement == "none":
+    if request.elasticity.placement == "none":
         return _edited(scheduled, FIXED)
-    size, _ = reserved_size(terms, target, state, started=True)
-    asked, why = asked_for(terms, target, state, size)
+    size, _ = reserved_size(request, target, state, started=True)
+    asked, why = asked_for(request, target, state, size)
     wanted = {**size, **asked}
     declared = _declared(scheduled, wanted)
     if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
@@ -140,33 +141,33 @@ def decide_fixed(scheduled: JobView) -> Target | None:
 
 
 def released(scheduled: JobView, profile: str) -> Target | None:
-    """The declared size, for a job that no profile decides for (any more), where it waits, or has another size and its
-    spec was edited since; None for others."""
-    if scheduled.terms is None or scheduled.terms.spec.run_policy.suspend:
+    """The declared size, for a job that no profile decides for (any more), if it waits, or if its spec's replicas were
+    edited since it got its size; None for any other job."""
+    if scheduled.request is None or scheduled.request.spec.run_policy.suspend:
         return None
     return _started(scheduled, profile) or _edited(scheduled, profile)
 
 
 def _started(scheduled: JobView, profile: str) -> Target | None:
-    """The declared size, where the job waits."""
+    """The declared size, if the job waits; else None."""
     target, state = scheduled.target, scheduled.state
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
     return _as_declared(scheduled, profile) if waits else None
 
 
 def _edited(scheduled: JobView, profile: str) -> Target | None:
-    """The declared size, where the replicas of the spec differ from those that the job has its size from."""
-    assert scheduled.terms is not None
+    """The declared size, if the spec's replicas differ from those on which the job's size is based; else None."""
+    assert scheduled.request is not None
     seen = decided(scheduled.target, scheduled.state)
-    if not seen or dict(seen) == dict(scheduled.terms.declared):
+    if not seen or dict(seen) == dict(scheduled.request.declared):
         return None
     made = _as_declared(scheduled, profile)
     return made if _differs(made, scheduled.target) else None
 
 
 def _as_declared(scheduled: JobView, profile: str) -> Target:
-    assert scheduled.terms is not None
-    declared, target = scheduled.terms.declared, scheduled.target
+    assert scheduled.request is not None
+    declared, target = scheduled.request.declared, scheduled.target
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = Reason("released", {"profile": profile})
     seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
@@ -175,9 +176,9 @@ def _as_declared(scheduled: JobView, profile: str) -> Target:
 
 
 def suspended(scheduled: JobView) -> Target | None:
-    """The empty target, for a job that the profile decides for and that a person has suspended; None for others."""
-    terms, target = scheduled.terms, scheduled.target
-    if scheduled.job is not None or terms is None or not scheduled.followed or not terms.spec.run_policy.suspend:
+    """The empty target, for a suspended job that the profile decides for; None for any other job."""
+    request, target = scheduled.request, scheduled.target
+    if scheduled.job is not None or request is None or not scheduled.followed or not request.spec.run_policy.suspend:
         return None
     if target is None or not target.replicas:
         return None
@@ -185,7 +186,7 @@ def suspended(scheduled: JobView) -> Target | None:
 
 
 def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]:
-    """What a change needs by node beyond the job's reservations, less what the job itself releases."""
+    """What a change needs on each node beyond the job's reservations, less what the job itself releases there."""
     assert scheduled.job is not None
     spec, needed = scheduled.job.spec, dict[str, Resources]()
 
@@ -200,7 +201,7 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
         values = _millicores(change, name)
         cpu = values[index] if index < len(values) else group.request.cpu
         if scheduled.bound.get((name, index)) == node:
-            # Also less: replicas give CPU back before those that are added start, which else could never be.
+            # May be negative: replicas release CPU before added replicas start, which otherwise might never fit.
             shift(scheduled.bound[name, index], Resources(cpu=cpu - scheduled.cpu[name, index]))
         elif not (scheduled.pending.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
             shift(node, group.request._replace(cpu=cpu))
@@ -209,12 +210,12 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
             group = spec.group(role[0])
             assert group is not None
             shift(node, NOTHING.minus(group.request._replace(cpu=scheduled.cpu.get(role, group.request.cpu))))
-    # Freeing one resource while taking another is fine; what is freed is not given to others before it is free.
+    # A change may release one resource of a node and take another. Other jobs get the released one once it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
 
 
 def _promised_there(scheduled: JobView, name: str, index: int, node: str) -> bool:
-    """Whether a replica of a lost node has a reservation on this one already."""
+    """Whether a replica on a lost node already has a reservation on this node."""
     assert scheduled.job is not None
     names = scheduled.job.placement.get(name, ())
     return index < len(names) and names[index] == node
@@ -232,7 +233,7 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
 
 def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
     assert scheduled.job is not None
-    assert scheduled.terms is not None
+    assert scheduled.request is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
     moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
@@ -240,7 +241,7 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
     if expects is not None:
         reason = added(reason, expects=expects.steps_per_s, expects_by=expects.source)
     cpu = {
-        name: tuple(scheduled.terms.container_cpu(name, value) for value in _millicores(change, name))
+        name: tuple(scheduled.request.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
     }
     return Target(
@@ -252,14 +253,14 @@ def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = N
         cpu,
         reason,
         _declared(scheduled, replicas),
-        change.cause if change.cause is not None and change.cause in TOLD else "",
+        change.cause if change.cause is not None and change.cause in STORED_CAUSES else "",
         expects=expects.steps_per_s if expects is not None else None,
     )
 
 
 def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
-    """Of lost nodes, which are cordoned and which kube-scheduler refuses: a replica that finds no other node keeps the
-    one it cannot have, which may become free."""
+    """The reason with facts about nodes: which lost nodes are gone, cordoned, or refused by kube-scheduler, and
+    kube-scheduler's message. A replica that fits on no other node keeps a refused node, which may become usable."""
     gone = reason.facts.get("gone")
     if reason.code == "lost" and isinstance(gone, tuple):
         refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
@@ -270,14 +271,15 @@ def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
 
 
 def _waits(scheduled: JobView, why: Why) -> Target:
-    assert scheduled.terms is not None
-    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.terms.declared)
+    assert scheduled.request is not None
+    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.request.declared)
 
 
 def _kept(scheduled: JobView) -> Target | None:
-    """The target of a job that stays as it is: its size if it has none, and what its spec says by now."""
+    """The target of a job that stays as it is: its present size if it has no target, else its target with the present
+    replicas of its spec. None: its target needs no write."""
     assert scheduled.job is not None
-    assert scheduled.terms is not None
+    assert scheduled.request is not None
     if scheduled.target is not None:
         declared = _declared(scheduled, scheduled.target.replicas)
         return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
@@ -290,16 +292,17 @@ def _kept(scheduled: JobView) -> Target | None:
 
 
 def _declared(scheduled: JobView, replicas: Mapping[str, int]) -> Mapping[str, int]:
-    """The spec's replicas, once the job has the size that an edit of them asks for. Until then those before the edit:
-    a size that cannot be had yet is asked for again."""
-    assert scheduled.terms is not None
-    asked, _ = asked_for(scheduled.terms, scheduled.target, scheduled.state, replicas)
+    """The spec's replicas, once the job has the size that an edit of them requests. Until then the replicas before the
+    edit, so that a size that is not possible yet is requested again."""
+    assert scheduled.request is not None
+    asked, _ = asked_for(scheduled.request, scheduled.target, scheduled.state, replicas)
     followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(scheduled, asked)
-    return scheduled.terms.declared if followed else decided(scheduled.target, scheduled.state)
+    return scheduled.request.declared if followed else decided(scheduled.target, scheduled.state)
 
 
 def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:
-    """Whether a job runs with these replicas and is not on its way to another size; a waiting job begins with them."""
+    """Whether a job runs with these replicas and is not changing to another size. True for a job without replicas,
+    which will start with them."""
     state = scheduled.state
     if state is None or not state.replicas:
         return True
@@ -307,16 +310,16 @@ def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:
 
 
 def _moves(scheduled: JobView, role: Role, node: str) -> bool:
-    """Whether a replica runs on another node, and can go to this one while it does: not from one that is lost."""
+    """Whether a replica runs on another node and can move to this one; from a lost node no replica can move."""
     assert scheduled.job is not None
     there = scheduled.bound.get(role, node)
     return there != node and node not in (ANY_NODE, "") and there not in scheduled.lost and scheduled.job.spec.movable
 
 
 def _generation(scheduled: JobView, replicas: Mapping[str, int], *, moves: bool = False) -> int:
-    """One more where the size changes or replicas that run go to other nodes, and where the job has left its target
-    for the size of its state, which may be newer; the first start is generation 0 however long the job waited for it.
-    """
+    """The generation of a new target. It is one more than the last if the size changes, if running replicas move, or if
+    the job gave up its target for the size of its state, which may be newer. The first start has generation 0, however
+    long the job waited for it."""
     target, state = scheduled.target, scheduled.state
     known = [target.generation if target is not None else 0]
     if state is not None:
@@ -331,11 +334,11 @@ def _generation(scheduled: JobView, replicas: Mapping[str, int], *, moves: bool 
 
 
 def _fitting(target: Target, scheduled: JobView) -> Target:
-    """The target, without its nodes where the job's other annotations leave no room for them: it would be refused, and
-    the job never start. What has no nodes is no move either."""
-    if not target.nodes or scheduled.source is None:  # most are of jobs that wait: those are not measured
+    """The target, without its nodes if the job's other annotations leave no space for them: the API server would reject
+    the target, and the job would never start. A target without nodes requests no move, so its generation may stay."""
+    if not target.nodes or scheduled.source is None:  # most targets are of waiting jobs and need no measurement
         return target
-    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _BESIDE_BYTES
+    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _OTHER_BYTES
     if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
         return target
     known = scheduled.target
@@ -349,8 +352,8 @@ def _fitting(target: Target, scheduled: JobView) -> Target:
 
 
 def _differs(wanted: Target, known: Target | None) -> bool:
-    """Whether a target is new, apart from the reason of a job that continues to run. A new memory counts, though it
-    asks nothing of the job."""
+    """Whether a target is new. The reason counts only for a job that waits. The profile's memory counts, though it
+    requires nothing of the job."""
     if known is None:
         return True
     same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
@@ -360,6 +363,6 @@ def _differs(wanted: Target, known: Target | None) -> bool:
         dict(known.cpu),
         dict(known.declared),
     )
-    # Facts change where their words do not: a new byte of free memory is no news.
-    said_anew = not wanted.replicas and str(wanted.reason) != str(known.reason)
-    return not same or wanted.memory != known.memory or said_anew
+    # Reasons are compared as texts: a fact, such as the bytes of free memory, may change although the text does not.
+    new_reason = not wanted.replicas and str(wanted.reason) != str(known.reason)
+    return not same or wanted.memory != known.memory or new_reason

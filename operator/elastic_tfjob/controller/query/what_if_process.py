@@ -103,7 +103,7 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
     )
     try:
         async with asyncio.timeout(wall_s):
-            answer, said = await child.communicate(asked)
+            answer, errors = await child.communicate(asked)
     except TimeoutError:
         raise QueryRefused(
             503, f"no forecast within {wall_s:.0f} s, because this machine is busy", again_s=10
@@ -114,7 +114,9 @@ async def _computed(asked: bytes, wall_s: float) -> bytes:
             await child.wait()
     if child.returncode:
         log.error(
-            "what-if failed", code=child.returncode, error=excerpt(RuntimeError(said[-2000:].decode(errors="replace")))
+            "what-if failed",
+            code=child.returncode,
+            error=excerpt(RuntimeError(errors[-2000:].decode(errors="replace"))),
         )
         raise QueryRefused(503, "no forecast within the limits of memory and CPU time, or because of an internal error")
     return answer

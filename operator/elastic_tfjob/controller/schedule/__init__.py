@@ -1,1 +1,1 @@
-"""The loop that plans all jobs, and writes their targets, events and loans."""
+"""The scheduling loop: plans all jobs, and writes their targets, events and loans."""

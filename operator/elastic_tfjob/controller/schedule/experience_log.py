@@ -1,6 +1,6 @@
-"""Snapshots and plans of rounds, appended to files of a volume for `train-policy --follow`.
+"""Appends each round's Snapshot and plan to files on a volume, as training data for `train-policy --follow`.
 
-No round depends on it: an error here is logged and counted, and changes nothing else.
+No round depends on these files: an error here is logged and counted, and has no other effect.
 """
 
 import asyncio
@@ -23,28 +23,29 @@ __all__ = ["ExperienceLog"]
 log = structlog.get_logger(__name__)
 
 SPACING_S: Final = 5.0
-"""Least time between two lines."""
+"""Minimum seconds between two lines."""
 SLOT_S: Final = 60.0
-"""Time between two lines where the profile has no interval, and no job is new."""
+"""Seconds between two lines if the profile has no interval and no job is new."""
 MOST_BYTES: Final = 16 << 20
-"""A file that is larger is closed."""
+"""Size in bytes after which a file is closed and a new one started."""
 KEPT: Final = 3
-"""Closed files that stay."""
-TOLD_S: Final = 300.0
+"""Number of closed files to keep."""
+LOGGED_EVERY_S: Final = 300.0
+"""Minimum seconds between two warnings about failed writes."""
 
 
 class ExperienceLog:
-    """Lines of a directory's `experience.jsonl`. An empty directory: nothing is written."""
+    """Writes lines to `experience.jsonl` in a directory. With an empty directory name it writes nothing."""
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory) / "experience.jsonl" if directory else None
-        self._written_at = self._told_at = float("-inf")
+        self._written_at = self._logged_at = float("-inf")
         self._known: frozenset[str] = frozenset()
         self._writing = False
 
     def note(self, plan: Plan | None, interval_s: float) -> None:
-        """Write this plan and its Snapshot, if a line is due: in each slot, and soon after a job was created. The
-        caller does not wait for it, and a line is skipped while another one is being written."""
+        """Writes this plan and its Snapshot if a line is due: once per `interval_s` (if 0, per SLOT_S), and soon after
+        a job was created. The caller does not wait for the write. While a line is being written, others are skipped."""
         now = time.monotonic()
         passed_s = now - self._written_at
         if self._path is None or plan is None or self._writing or passed_s < SPACING_S:
@@ -59,8 +60,8 @@ class ExperienceLog:
         self._writing = False
         error = None if future.cancelled() else future.exception()
         metrics.EXPERIENCE.labels("written" if error is None else "failed").inc()
-        if error is not None and time.monotonic() - self._told_at >= TOLD_S:
-            self._told_at = time.monotonic()
+        if error is not None and time.monotonic() - self._logged_at >= LOGGED_EVERY_S:
+            self._logged_at = time.monotonic()
             log.warning("experience not written", file=str(self._path), error=excerpt(error))
 
 
@@ -74,6 +75,6 @@ def _append(path: Path, plan: Plan, interval_s: float) -> None:
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # the line before is half written
+            if file.read(1) != b"\n":  # the previous line is incomplete
                 line = "\n" + line
         file.write(f"{line}\n".encode())

@@ -1,4 +1,4 @@
-"""One plan for all jobs. Where planning fails, a plan for all jobs except those that make it fail.
+"""Makes one plan for all jobs. If planning fails, makes a plan for all jobs except those that make it fail.
 
 A plan is one computation over all jobs, so one job that triggers a bug would leave every job without a plan. The search
 for such jobs is described in docs/designs/isolation.md.
@@ -27,13 +27,13 @@ Jobs = Mapping[str, tuple[Key, JobView]]
 """All jobs by their names in the Snapshot."""
 
 K = TypeVar("K", bound=tuple[str, object])
-"""A job. Its first part is its namespace."""
+"""A job's key; its first element is the namespace."""
 R = TypeVar("R")
 
 
 class Searched(NamedTuple, Generic[K, R]):
-    """The result for all jobs except the `failed` ones, with the error of each, and the jobs that there was no time to
-    try. A job has failed only if it was tried alone, or added to jobs that work."""
+    """The result of a search: `result` for all jobs except the `failed` ones, which have their errors, and the jobs
+    that were not tried for lack of time. A job has failed only if it failed alone, or when added to jobs that work."""
 
     result: R
     failed: dict[K, Exception]
@@ -42,15 +42,17 @@ class Searched(NamedTuple, Generic[K, R]):
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """A search makes at most `attempts`, and begins none after `seconds`. It lasts for at least a few times as long as
-    its longest attempt: halves take half as long, so each search finds at least one failing job."""
+    """Limits of a search: it makes at most `attempts`, and begins none after `seconds`. Even after `seconds` it may
+    continue until it has lasted a few times as long as its longest attempt: each half of a group takes half as long as
+    the group, so every search finds at least one failing job."""
 
     attempts: int
     seconds: float
     clock: Callable[[], float] = time.monotonic
 
     def begin_half(self) -> Callable[[], bool]:
-        """A function to call before each attempt from now on: whether half of the budget allows one more."""
+        """Starts one half of the budget. The returned function must be called before each attempt, and returns whether
+        this half allows it."""
         begun = last = self.clock()
         asked, longest = 0, 0.0
 
@@ -65,7 +67,7 @@ class SearchBudget:
 
 
 _LONGEST_ATTEMPTS: Final = 4
-# Most attempts of a search are rounds of few jobs.
+# Many attempts are affordable, since most attempts of a search plan only few jobs.
 _BUDGET: Final = SearchBudget(attempts=2000, seconds=6.0)
 
 
@@ -79,11 +81,11 @@ async def plan_with_fallback(
     first: Container[Key],
     previous: Snapshot | None,
 ) -> Searched[Key, PlannedRound]:
-    """The plan for the `tried` jobs, evolved from the `previous` round's Snapshot; all other jobs keep what they have.
+    """The plan for the `tried` jobs, derived from the `previous` round's Snapshot; all other jobs keep what they have.
 
-    Where planning fails, a search finds the jobs that make it fail. It suspects jobs that have `changed` since the last
-    round more than others, and `doubtful` ones most: these are tried alone before any plan has them. Jobs in `first`
-    come first in their namespace. Plans are computed in a thread.
+    If planning fails, a search finds the jobs that make it fail. It suspects jobs that have `changed` since the last
+    round more than unchanged ones, and `doubtful` jobs most: these are tried alone before any plan includes them. Jobs
+    in `first` are tried first within their namespace. Plans are computed in a thread.
     """
     kept: dict[str, JobView] = {}
 
@@ -96,7 +98,8 @@ async def plan_with_fallback(
         return plan(considered, evolved)
 
     async def attempt(keys: Collection[Key]) -> PlannedRound:
-        """A plan of most jobs evolves from the last Snapshot. After one that failed, the next is made from scratch."""
+        """Plans these jobs. A plan of more than half of the jobs is derived from the last Snapshot, unless the attempt
+        with that Snapshot failed."""
         nonlocal previous
         if 2 * len(keys) <= len(tried):
             return await asyncio.to_thread(plan_of, set(keys), None)
@@ -109,31 +112,32 @@ async def plan_with_fallback(
         try:
             return Searched(await attempt(tried), {}, [])
         except Exception:
-            log.exception("bug: the core failed")
+            log.exception("bug: planning failed")
             metrics.SCHEDULING_FAILURES.inc()
     known = [key for key in tried if key not in changed and key not in doubtful]
     new = [key for key in tried if key in changed and key not in doubtful]
     groups = [sorted(keys, key=lambda key: (key not in first, key)) for keys in (known, new, doubtful)]
     found = await bisect_failing_jobs(groups, attempt, _BUDGET)
     if found.failed or found.not_tried:
-        log.warning("jobs make the core fail", failed=len(found.failed), not_tried=len(found.not_tried))
-        if doubtful:  # else it is counted already
+        log.warning("planning fails with some jobs", failed=len(found.failed), not_tried=len(found.not_tried))
+        if doubtful:  # otherwise the failure is counted already
             metrics.SCHEDULING_FAILURES.inc()
     return found
 
 
 # -- The search --------------------------------------------------------------------------------------------------------
-# It finds namespaces first, and then searches the failing ones in turns, so that a namespace with many failing jobs
-# uses up its own turns only. Most attempts are of few jobs, which is cheap.
+# It finds the failing namespaces first, and then searches them in turns, so that a namespace with many failing jobs
+# uses up only its own turns. Most attempts are of few jobs, which is cheap.
 
 _SHARED: Final = ""
-"""Stands for the namespace of groups that have jobs of several."""
+"""Used as the namespace of groups with jobs of several namespaces."""
 
 
 @dataclass(slots=True, eq=False)
 class _Group(Generic[K]):
-    """Jobs that are tried together, in parts of one namespace each. `rank`: how much they are suspected. `fails`: known
-    without an attempt, since the group failed whose half this is, and its `other` half works."""
+    """Jobs that are tried together, in parts with one namespace each. `rank`: how much they are suspected. `fails`: the
+    group is known to fail without an attempt, since it is one half of a group that failed and the `other` half works.
+    """
 
     parts: Sequence[Sequence[K]]
     rank: int = 0
@@ -152,7 +156,7 @@ class _Group(Generic[K]):
         return sum(map(len, self.parts))
 
     def halves(self) -> tuple["_Group[K]", "_Group[K]"]:
-        """Split between namespaces where there are several, else between jobs."""
+        """Splits the group between namespaces if it has several, else between jobs."""
         whole: Sequence[Sequence[K]] = self.parts
         if len(whole) > 1:
             k = len(whole) // 2
@@ -167,14 +171,14 @@ class _Group(Generic[K]):
 async def bisect_failing_jobs(
     ranked: Sequence[Iterable[K]], attempt: Callable[[Collection[K]], Awaitable[R]], budget: SearchBudget
 ) -> Searched[K, R]:
-    """The result of `attempt` for as many jobs as possible. `ranked`: the least suspected jobs first; within a rank,
-    jobs are tried in this order.
+    """The result of `attempt` for as many jobs as possible. `ranked`: lists of jobs, the least suspected list first;
+    jobs in a list are tried in its order.
 
-    First, groups are tried alone, and each that fails is halved: one failing job among n costs about 2 log2 n small
-    attempts. Then all jobs that work alone are tried together. Where that fails, they are added by halves, and a job
-    that fails when it is added has failed, too. Each phase has half of the budget.
+    First, groups are tried alone, and each group that fails is halved: one failing job among n costs about 2 log2 n
+    small attempts. Then all groups that work alone are tried together. If that fails, they are added in halves, and a
+    job that fails when it is added has failed, too. Each phase has half of the budget.
 
-    Raises the error of `attempt` for no job at all, where nothing works.
+    If no group works, `attempt` is called without jobs; its error is raised.
     """
     works: list[_Group[K]] = []
     base: tuple[_Group[K], R] | None = None
@@ -187,7 +191,7 @@ async def bisect_failing_jobs(
         result = await attempt(group.keys)
         works.append(group)
         if base is None or least_suspected(group) < least_suspected(base[0]):
-            base = group, result  # one result is kept, since results are large
+            base = group, result  # only one result is kept, since results are large
 
     groups = [_Group(parts, rank) for rank, keys in enumerate(ranked) if (parts := _by_namespace(keys))]
     failed, not_tried = await _sift(groups, alone, budget.begin_half())
@@ -217,12 +221,12 @@ def _by_namespace(keys: Iterable[K]) -> list[list[K]]:
 async def _sift(
     groups: Sequence[_Group[K]], attempt: Callable[[_Group[K]], Awaitable[None]], allows: Callable[[], bool]
 ) -> tuple[dict[K, Exception], list[K]]:
-    """Attempt these groups, and the halves of each that fails. Returns the jobs that fail, and those that the budget
-    did not allow to try.
+    """Attempts these groups, and the halves of each group that fails. Returns the failed jobs with their errors, and
+    the jobs that the budget did not allow to try.
 
     Every second turn is for groups of several namespaces while there are any, so that namespaces without failing jobs
-    are done early. The other turns go to the namespace that has used the fewest. It alternates between its largest
-    group, so that many jobs are soon known to work, and its smallest, so that a failing job is soon found.
+    are done early. The other turns go to the namespace with the fewest turns so far. A namespace alternates between its
+    largest group, so that many jobs are soon known to work, and its smallest, so that a failing job is soon found.
     """
     waiting: dict[str, list[_Group[K]]] = {_SHARED: list(reversed(groups))} if groups else {}
     turns = Counter[str]()

@@ -1,4 +1,4 @@
-"""What the scheduling loop knows of each job: a record from when the job is first seen until it is gone."""
+"""The scheduling loop's record of each job, from its first observation until the job is deleted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from elastic_tfjob.scheduling.reasons import Code
 
 __all__ = ["JobEntry", "Quarantine", "RefusedSize"]
 
-# A job that failed is tried again after the first delay, then after twice as long, and so on.
+# Seconds until a failed job is tried again: the first time, and at most. The delay doubles each time.
 _FIRST_DELAY_S: Final = 30.0
 _MAX_DELAY_S: Final = 3600.0
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """Nothing is decided for a job until then (monotonic seconds). The record stays for `delay_s` longer: if the job
-    fails again in that time, the next delay is twice as long."""
+    """Nothing is decided for a job before `until` (monotonic seconds). The quarantine is remembered for `delay_s`
+    longer: if the job fails again in that time, the next delay is twice as long."""
 
     delay_s: float
     until: float
@@ -27,7 +27,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSize:
-    """A size that a job could not get. It is not written again before `until` (Unix time)."""
+    """A size to which a resize failed. It is not written again before `until` (Unix time)."""
 
     generation: int
     replicas: Mapping[str, int]
@@ -37,12 +37,13 @@ class RefusedSize:
 
 @dataclass(slots=True, eq=False)
 class JobEntry:
-    """One job. `view`: its last description; None: it has to be described again.
+    """The record of one job. `view`: its last description; None: it must be described again.
 
-    `planned`: the last round's plan has it. `not_tried`: the last search for failing jobs had no time for it.
-    `overtaken`: a round has decided again while the job's target was being written. `reasoned_at`: Unix time when a
-    target that differs in its reason only was last written. `notices_sent`: uid of the job that was told that it is
-    neither stopped nor moved, and for which reasons. `checkpoints`: namespace and place of its checkpoints.
+    `planned`: the last round's plan includes the job. `not_tried`: the last search for failing jobs had no time for it.
+    `overtaken`: a later round decided for the job while its target was still being written. `reasoned_at`: Unix time of
+    the last write of a target that differed only in its reason or memory. `notices_sent`: the uid of the job that got
+    events about why it is neither stopped nor moved, and the codes of these reasons. `checkpoints`: namespace and place
+    of the job's checkpoints.
     """
 
     key: Key
@@ -64,25 +65,25 @@ class JobEntry:
 
     @property
     def may_change(self) -> bool:
-        """Whether time alone may change the job's description."""
+        """Whether the job's description may change by time alone."""
         return bool(self.rejected_nodes) or (self.view is not None and self.view.may_change)
 
     def quarantined(self, now: float) -> bool:
-        """Whether nothing is decided for the job at this time (monotonic seconds)."""
+        """Whether the job is in quarantine at `now` (monotonic seconds), so that nothing is decided for it."""
         return self.quarantine is not None and now < self.quarantine.until
 
     def retried(self, now: float) -> bool:
-        """Whether the job was quarantined, and is decided for again."""
+        """Whether the job's quarantine is over, so that the job is tried again."""
         return self.quarantine is not None and now >= self.quarantine.until
 
     def failed(self, now: float) -> None:
-        """Quarantine the job; for twice as long as the last time."""
+        """Quarantines the job, for twice as long as the last time."""
         known = self.quarantine
         delay_s = _FIRST_DELAY_S if known is None else min(2 * known.delay_s, _MAX_DELAY_S)
         self.quarantine = Quarantine(delay_s, now + delay_s)
 
     def worked(self, now: float) -> None:
-        """Note that the last plan has the job, which ends its quarantine some time later."""
+        """Notes that the last plan includes the job. If its quarantine is long over, the quarantine is forgotten."""
         self.planned = True
         if self.quarantine is not None and now > self.quarantine.until + self.quarantine.delay_s:
             self.quarantine = None

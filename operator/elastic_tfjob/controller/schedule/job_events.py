@@ -1,5 +1,5 @@
-"""The events that the scheduling loop sends to jobs: about deadlines, the training loss, and why a job is not
-scheduled, stopped or moved.
+"""Sends the scheduling loop's events for jobs: about deadlines, the training loss, and why a job is not scheduled,
+stopped or moved.
 
 Nothing is decided here, and no error here delays a target.
 """
@@ -47,48 +47,49 @@ from elastic_tfjob.speed.growth import RECENT, LossState
 __all__ = ["DeadlineEvents", "JobEvents", "LossEvents", "unadjusted", "unusable"]
 
 # -- Events about the training loss and the work left ------------------------------------------------------------------
-# A job gets them where the profile decides by its training loss (there is none, it is no number, or it rises), or by
-# the work that it has left (the amount is unknown, or the job's resources cannot be changed).
+# A job gets such an event if the profile decides by the training loss and the loss is unusable (it is missing, not a
+# number, or rising), or if the profile decides by the remaining work and the amount is unknown or the job's resources
+# cannot be changed.
 #
-# Each event is sent once, after an annotation has recorded it: so another operator does not send it again.
+# Each event is sent once, after an annotation has recorded it, so that no other replica of the operator sends it again.
 
 PATIENCE_S: Final = 60.0
-"""Seconds after which a job that trains and reports its steps has had the time to report its loss."""
-# Writes that are under way at once, of all namespaces and of one: a profile that goes by the loss may come to thousands
-# of jobs that report none, and the webhook of one tenant may be slow.
+"""Seconds that a job gets to report its loss after it has started to train and to report steps."""
+# Maximum number of concurrent writes, in all namespaces and in one: a profile that decides by the loss may find
+# thousands of jobs that report none, and one namespace's webhook may be slow.
 _AT_ONCE: Final = 100
 _OF_ONE: Final = 20
 
 _NUMBERS: Final[Mapping[LossState, Topic]] = {"nan": "loss-nan", "inf": "loss-inf"}
-_FALLS: Final = "the job counts as one whose loss falls fast: it is not moved to make room"
-_SAYS: Final[Mapping[Topic, str]] = {
-    "loss-absent": f"the job trains and has not reported one. Until it does, {_FALLS}",
-    "loss-nan": f"the job's is NaN. Until it is a number again, {_FALLS}",
-    "loss-inf": f"the job's is infinite. Until it is a number again, {_FALLS}",
-    "loss-never-fell": f"the job's has only risen since it is read. Until it falls, {_FALLS}",
-    "loss-rises": f"the job's fell and has risen in the last {RECENT} readings. Until it falls again, the job counts "
-    "as one that has converged: it may be moved to make room for others",
+_FALLS: Final = "it is treated like a job whose loss falls fast, and is not moved to make room for others"
+_LOSS: Final[Mapping[Topic, str]] = {
+    "loss-absent": f"this job reports none. Until it does, {_FALLS}",
+    "loss-nan": f"this job's loss is NaN. Until the job reports a number, {_FALLS}",
+    "loss-inf": f"this job's loss is infinite. Until the job reports a finite number, {_FALLS}",
+    "loss-never-fell": f"this job's loss has only risen so far. Until the loss falls, {_FALLS}",
+    "loss-rises": f"this job's loss has risen in the last {RECENT} readings. Until the loss falls again, the job is "
+    "treated as converged, and may be moved to make room for others",
 }
 
 _WORK: Final[Mapping[Topic, str]] = {
-    "work-unknown": "the number of steps of this job is unknown: it counts as one that will run as long again as it "
-    "has run. Set the annotation total-steps",
-    "cpu-kept": "this job keeps the CPU that it requests: its bounds (min-workers, max-workers) allow no change, or "
-    "Kueue has admitted it with what it requests",
+    "work-unknown": "this job's number of steps is unknown. The operator assumes that it will run as long as it has "
+    "run so far. Set the annotation total-steps",
+    "cpu-kept": "this job keeps the CPU that it requests, because its bounds (min-workers, max-workers) allow no "
+    "change, or because Kueue has admitted it",
 }
 _ALL_KEPT: Final = (
-    "This job keeps the CPU that it requests and the nodes that it has: it has no checkpoint-dir, rescale is never, or "
+    "This job keeps its nodes and the CPU that it requests, because it has no checkpoint-dir, or rescale is never, or "
     "enableDynamicWorker is set"
 )
 
 
 def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
-    """What keeps a profile that decides by the work left from doing more for a running job, as far as it is known."""
+    """The known reasons why a profile that decides by the remaining work cannot do more for a running job."""
     if not job.placement or job.phase != "running":
         return
     if not job.spec.movable:
         yield "all-kept"
-        return  # so it does not matter what it has left
+        return  # so the remaining work does not matter
     if not job.spec.resizable or job.spec.fixed_cpu:
         yield "cpu-kept"
     if job.spec.total_steps is None and job.steps > 0 and now_s - job.since_s >= PATIENCE_S:
@@ -96,7 +97,7 @@ def unadjusted(job: CoreJob, now_s: float) -> Iterator[Topic]:
 
 
 def unusable(job: CoreJob, now_s: float) -> Topic | None:
-    """What is wrong with the loss of a job that trains, `loss-absent` where it has never reported one; None: nothing,
+    """What is wrong with a running job's loss; `loss-absent`: the job has never reported one. None: nothing is wrong,
     or it is not known yet."""
     loss = job.loss
     if not job.placement or job.phase != "running":
@@ -112,25 +113,27 @@ def unusable(job: CoreJob, now_s: float) -> Topic | None:
 
 
 class LossEvents:
-    """`look` is given each job that is new or has changed, and `tell` called in each round. `writer` is that of the
-    verdicts, too: one write of a job at a time, as they share an annotation."""
+    """Sends events about the loss and the remaining work. `look` must be called with each new or changed job, and
+    `send_due` in each round. `writer` is shared with DeadlineEvents: both write the same annotation, and a job can have
+    only one write at a time."""
 
     def __init__(self, jobs: Informer[objects.TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
         self._recorder = recorder
         self._writer = writer
-        # Jobs of which a write of this one's is under way.
+        # Jobs with a pending write of this object.
         self._writing: set[Key] = set()
         self._due: dict[Key, Topic] = {}
-        # By namespace the last turn that it had.
+        # The last turn of each namespace.
         self._served: dict[str, int] = {}
         self._turns = 0
 
     def look(self, key: Key, found: JobView, now_s: float, *, by_loss: bool = True) -> None:
-        """Find the event that the job is to get, where the profile decides by the loss, or else by the work left."""
+        """Finds the next event that the job should get. `by_loss`: the profile decides by the loss; else by the
+        remaining work."""
         job, source = found.job, found.source
         topics = [*_topics(job, now_s, by_loss=by_loss)] if job is not None else []
-        known = _told(source) if source is not None and topics else frozenset()
+        known = _topics_sent(source) if source is not None and topics else frozenset()
         topic = next((topic for topic in topics if topic not in known), None)
         if topic is None or source is None:
             self._due.pop(key, None)
@@ -138,11 +141,11 @@ class LossEvents:
             self._due[key] = topic
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Drops a job that no longer exists."""
         self._due.pop(key, None)
 
-    def tell(self, group: asyncio.TaskGroup) -> None:
-        """Send the events that are due, beside later rounds: one job of each namespace after the other."""
+    def send_due(self, group: asyncio.TaskGroup) -> None:
+        """Sends the events that are due, in turn for each namespace. The writes may last beyond this round."""
         under_way = Counter(namespace for namespace, _ in self._writing)
         free = _AT_ONCE - len(self._writing)
         if free <= 0 or not self._due:
@@ -158,13 +161,13 @@ class LossEvents:
                 continue
             self._served[namespace] = self._turns
             topic = self._due.pop(key)
-            # The job as it is now: another round may have recorded the event meanwhile.
+            # Read the job as it is now: an earlier round's write may have recorded the event in the meantime.
             job = self._jobs.one(key)
-            if job is None or topic in _told(job) or not room_for_notices(job.annotations):
+            if job is None or topic in _topics_sent(job) or not room_for_notices(job.annotations):
                 continue
             sent = NoticesSent.of(job.annotations, job.uid)
-            text = replace(sent, told=sent.told | {topic}).to_json(job.uid)
-            # Without its version: nobody else writes this annotation.
+            text = replace(sent, sent=sent.sent | {topic}).to_json(job.uid)
+            # Without the resourceVersion: only this operator writes this annotation.
             write = AnnotationWrite(job, {NOTICES_ANNOTATION: text}, versioned=False)
             self._writing.add(key)
             self._writer.begin(write, partial(self._written, job, topic), group, partial(self._writing.discard, key))
@@ -174,15 +177,15 @@ class LossEvents:
     def _written(self, job: objects.TFJob, topic: Topic, failure: WriteFailure | None) -> None:
         if failure is None:
             self._recorder.record(job, _event(topic))
-        elif failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+        elif failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
             bug = "bug: " if failure.kind == "bug" else ""
-            log.warning(f"{bug}not written what a job is told", job=job.key, error=excerpt(failure.error))
+            log.warning(f"{bug}notices not written", job=job.key, error=excerpt(failure.error))
             if failure.kind == "failed":
                 self._due.setdefault(job.key, topic)
 
 
 def _topics(job: CoreJob, now_s: float, *, by_loss: bool) -> Iterator[Topic]:
-    """What the job can be told, the most important first. A profile that decides by the loss moves jobs, too."""
+    """The events that the job could get, the most important first. A profile that decides by loss also moves jobs."""
     if not by_loss:
         yield from unadjusted(job, now_s)
         return
@@ -195,57 +198,59 @@ def _event(topic: Topic) -> Event:
     if topic == "all-kept":
         return Event("Normal", "NotAdjusted", _ALL_KEPT)
     if topic in _WORK:
-        return Event("Normal", "NotAdjusted", f"The profile gives CPU by the work left, and {_WORK[topic]}")
-    says = f"The profile decides by the training loss, and {_SAYS[topic]}"
+        return Event("Normal", "NotAdjusted", f"The profile shares CPU by the jobs' remaining work, but {_WORK[topic]}")
+    says = f"The profile uses the training loss, but {_LOSS[topic]}"
     rises = topic in ("loss-never-fell", "loss-rises")
     return Event("Warning", "LossRises", says) if rises else Event("Warning", "LossUnusable", says)
 
 
-def _told(job: objects.TFJob) -> frozenset[Topic]:
-    return NoticesSent.of(job.annotations, job.uid).told
+def _topics_sent(job: objects.TFJob) -> frozenset[Topic]:
+    return NoticesSent.of(job.annotations, job.uid).sent
 
 
-# -- Keeps what people see of deadlines up to date ---------------------------------------------------------------------
-# Annotations, events and metrics, beside the rounds of scheduling.
+# -- Annotations, events and metrics about deadlines -------------------------------------------------------------------
+# They are written without delaying the rounds of scheduling.
 #
-# A verdict is told once it is stored, so that no operator tells it a second time; one that is killed between the two
-# leaves the event out, and the annotation has the words.
+# The event of a verdict is sent after the verdict is stored, so that no operator sends it twice. An operator that is
+# killed in between never sends the event; the annotation still has the text.
 
+# Seconds between two checks of deadlines.
 _LOOK_S: Final = 10.0
-# Seconds that a look takes at most: a job takes 0.3 ms, a late one 2 ms. Jobs that it does not reach come first next.
+# Maximum seconds of one check: a job takes 0.3 ms, a late one 2 ms. Jobs that it does not reach come first in the next.
 _MOST_S: Final = 0.2
-# Jobs of one look, one of each namespace after the other; and its writes at most.
+# Maximum number of jobs in one check, chosen from the namespaces in turn; and of its writes.
 _VERDICTS_AT_ONCE: Final = 1000
 _WRITES: Final = 100
-# Least seconds between two events of a verdict that may change back and forth; the annotation has the newest words.
+# Minimum seconds between two events about a verdict that may change back and forth; the annotation has the newest text.
 _AGAIN_S: Final = 600.0
 _WAVERS: Final = ("DeadlineAtRisk", "DeadlineUnattainable")
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A job with a deadline (Unix time). `deadline_s` None: its user has taken the deadline away, and what was written
-    about it is to go."""
+    """A job with a deadline (Unix time). `deadline_s` None: its user has removed the deadline, so the verdict's
+    annotation must be removed, too."""
 
     job: TFJob
     deadline_s: float | None
     doubt: Doubt | None = None
     verdict: Verdict | None = None
     slack_s: float | None = None
-    told_s: dict[str, float] = field(default_factory=dict)
-    """When events of these reasons were told last (monotonic seconds)."""
+    event_at_s: dict[str, float] = field(default_factory=dict)
+    """When an event with each reason was last sent (monotonic seconds)."""
 
-    def may_tell(self, reason: str) -> bool:
-        """Whether an event of this reason is due, which it then counts as."""
+    def event_due(self, reason: str) -> bool:
+        """Whether an event with this reason may be sent now. If so, the event counts as sent."""
         now = time.monotonic()
-        if reason in _WAVERS and now < self.told_s.get(reason, -inf) + _AGAIN_S:
+        if reason in _WAVERS and now < self.event_at_s.get(reason, -inf) + _AGAIN_S:
             return False
-        self.told_s[reason] = now
+        self.event_at_s[reason] = now
         return True
 
 
 class DeadlineEvents:
-    """`follow` is given each job that is new or has changed, and `look` is called in each round with its plan."""
+    """Keeps the verdicts on deadlines up to date. `follow` must be called with each new or changed job, and `look` in
+    each round with its plan."""
 
     def __init__(self, jobs: Informer[TFJob], recorder: EventRecorder, writer: AnnotationWriter) -> None:
         self._jobs = jobs
@@ -253,12 +258,12 @@ class DeadlineEvents:
         self._recorder = recorder
         self._followed: dict[Key, _Followed] = {}
         self._next_s = 0.0
-        # By namespace the last look that had a turn for it.
+        # The number of the last check in which each namespace had a turn.
         self._served: dict[str, int] = {}
         self._looks = 0
 
     def follow(self, key: Key, job: TFJob | None) -> None:
-        """The job as it is now; None: it is gone."""
+        """Takes the job as it is now; None: it no longer exists."""
         deadline_s = deadline_of(job) if job is not None and not job.deleting else None
         if job is None or job.deleting or (deadline_s is None and VERDICT_ANNOTATION not in job.annotations):
             self._followed.pop(key, None)
@@ -272,8 +277,8 @@ class DeadlineEvents:
             self._followed[key] = _Followed(job, deadline_s)
 
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
-        """Judge the jobs whose turn it is, by the plan of this round (None: there is none), and write what is new in
-        `group`, beside later rounds."""
+        """Judges the jobs whose turn it is by this round's plan (None: there is none), and writes changes in `group`.
+        The writes may last beyond this round."""
         now = time.monotonic()
         if not self._followed or now < self._next_s:
             return
@@ -285,7 +290,8 @@ class DeadlineEvents:
         ]
         turn = {key: self._followed[key] for key in chosen}
         for key, each in turn.items():
-            # A round may have read the job before the last write of its verdict, which it would tell once more.
+            # Use the newest job: an older one may lack the last write of its verdict, so that its event would be sent
+            # twice.
             each.job = next((job for job in self._jobs.of_job(key) if job.uid == each.job.uid), each.job)
         asked = {f"{key[0]}/{key[1]}": (key, each) for key, each in turn.items() if each.deadline_s is not None}
         jobs = {name: (each.job, each.deadline_s or 0.0, each.doubt) for name, (_, each) in asked.items()}
@@ -296,18 +302,18 @@ class DeadlineEvents:
         )
         self._next_s = time.monotonic() + _LOOK_S
         for name, error in failed.items():
-            log.warning("deadline not judged", job=name, error=excerpt(error))
+            log.warning("deadline not checked", job=name, error=excerpt(error))
         due = {asked[name][0]: judged for name, judged in found.items()}
         for key, each in turn.items():
             if each.deadline_s is None:
                 due[key] = Judged(annotations=_without_verdict(each.job), final=True)
         begun, postponed = self._take_in(turn, due, group)
-        # They come last the next time, and of them first those for which there was no write left.
+        # These jobs come last in the next check; among them, jobs whose write was postponed come first.
         looked_at = [*(asked[name][0] for name in failed), *due]
         for key in dict.fromkeys((*postponed, *looked_at)):
             if self._followed.get(key) is turn[key]:
                 self._followed[key] = self._followed.pop(key)
-        # A namespace that needed writes and had none comes first again.
+        # A namespace that needed writes and got none keeps its place in the order.
         missed = {namespace for namespace, _ in postponed} - {namespace for namespace, _ in begun}
         self._served |= {namespace: self._looks for namespace, _ in looked_at if namespace not in missed}
         self._measure()
@@ -315,9 +321,9 @@ class DeadlineEvents:
     def _take_in(
         self, turn: Mapping[Key, _Followed], due: Mapping[Key, Judged], group: asyncio.TaskGroup
     ) -> tuple[list[Key], list[Key]]:
-        """Keep what was found, and write what is new: one job of each namespace after the other, and of each first what
-        is reached or is to go. Gives the jobs that are written, and those for which there was no write left."""
-        there = [key for key in due if self._followed.get(key) is turn[key]]  # others went meanwhile
+        """Stores the results, and writes changes in turn for each namespace; within one, new verdicts and removals come
+        first. Returns the jobs that are written, and the jobs that exceed the number of writes."""
+        there = [key for key in due if self._followed.get(key) is turn[key]]  # without jobs deleted in the meantime
         writes = [key for key in there if due[key].annotations or turn[key].deadline_s is None]
         writes.sort(key=lambda key: not (due[key].reached or turn[key].deadline_s is None))
         writes = round_robin(writes, self._served)
@@ -335,18 +341,18 @@ class DeadlineEvents:
         return begun, postponed
 
     def _begin_write(self, key: Key, each: _Followed, judged: Judged, group: asyncio.TaskGroup) -> None:
-        # Without its version: nobody else writes these annotations.
+        # Without the resourceVersion: only this operator writes these annotations.
         write = AnnotationWrite(each.job, judged.annotations, versioned=False)
         self._writer.begin(write, partial(self._written, key, each, judged), group)
 
     def _written(self, key: Key, each: _Followed, judged: Judged, failure: WriteFailure | None) -> None:
         if failure is not None:
-            if failure.kind not in ("conflict", "gone"):  # which mean another job of its name at most
+            if failure.kind not in ("conflict", "gone"):  # these only mean that the job was deleted or recreated
                 bug = "bug: " if failure.kind == "bug" else ""
                 log.warning(f"{bug}deadline not written", job=key, error=excerpt(failure.error))
             return
         for event in judged.events:
-            if each.may_tell(event.reason):
+            if each.event_due(event.reason):
                 self._recorder.record(each.job, event)
         if judged.reached in ("met", "missed"):
             metrics.DEADLINES.labels(judged.reached).inc()
@@ -363,28 +369,28 @@ class DeadlineEvents:
 
 
 def _closed(job: TFJob) -> bool:
-    """Whether all has been said of a job that has ended."""
+    """Whether a finished job has its final verdict already."""
     known = NoticesSent.of(job.annotations, job.uid).judged
     return known is not None and known.verdict in ("met", "missed") and job.status().finished
 
 
 def _without_verdict(job: TFJob) -> dict[str, str | None]:
-    """What to write where a job has no deadline any more."""
+    """The annotations to write for a job that no longer has a deadline."""
     sent = replace(NoticesSent.of(job.annotations, job.uid), judged=None)
     return {name: text for name, text in sent.to_annotations(job.uid).items() if job.annotations.get(name) != text}
 
 
 log = structlog.get_logger(__name__)
 
-# Characters of an error in an event.
+# Maximum characters of an error in an event.
 _WORDS: Final = 500
-# Seconds for which a plan's forecasts are shown: some profiles plan every half hour only.
+# Seconds for which a plan's forecasts are shown: some profiles plan only every half hour.
 _BELIEVED_S: Final = 3600.0
 
 
 class JobEvents:
-    """`follow` is given each job that is new or has changed, and `look` is called in each round. What jobs were told is
-    in their `entries`."""
+    """Sends all events of the scheduling loop. `follow` must be called with each new or changed job, and `look` in each
+    round. `entries` record which events jobs have got."""
 
     def __init__(
         self, api: ApiClient, jobs: Informer[TFJob], recorder: EventRecorder, entries: Mapping[Key, JobEntry]
@@ -395,12 +401,12 @@ class JobEvents:
         writer = AnnotationWriter(api, jobs.seen, "notices")
         self._verdicts = DeadlineEvents(jobs, recorder, writer)
         self._losses = LossEvents(jobs, recorder, writer)
-        # The jobs, with their uids, that have their checkpoints in a place of a namespace.
+        # By namespace and checkpoint place: the jobs that use the place, with their uids.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._plan: Plan | None = None
 
     def follow(self, entry: JobEntry, job: TFJob | None) -> None:
-        """The job as it is now; None: it is gone."""
+        """Takes the job as it is now; None: it no longer exists."""
         self._verdicts.follow(entry.key, job)
         if job is None:
             self._losses.forget(entry.key)
@@ -408,23 +414,23 @@ class JobEvents:
             self._leave_place(entry)
 
     def described(self, entry: JobEntry, scheduled: JobView) -> None:
-        """Send the events that follow from a job's description."""
+        """Sends the events that follow from a job's description."""
         if scheduled.source is not None:
-            self._take_place(entry, scheduled.source, scheduled.terms)
+            self._take_place(entry, scheduled.source, scheduled.request)
         if scheduled.source is None or not scheduled.followed:
             return
-        for problem in scheduled.terms.problems if scheduled.terms is not None else ():
+        for problem in scheduled.request.problems if scheduled.request is not None else ():
             self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
         if scheduled.job is None and scheduled.pending_since_s is not None:
             nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
             message = (
-                f"Its pods did not start on {nodes} in time: the capacity reserved for them is given to other jobs"
+                f"Its pods did not start on {nodes} in time, so the capacity reserved for them is given to other jobs"
             )
             self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
 
-    def _take_place(self, entry: JobEntry, job: TFJob, terms: JobRequest | None) -> None:
-        """Tell both jobs, once, where two of a namespace write their checkpoints to one place."""
-        place = terms.place if terms is not None else None
+    def _take_place(self, entry: JobEntry, job: TFJob, request: JobRequest | None) -> None:
+        """Sends one event to each of two jobs in a namespace that write their checkpoints to the same place."""
+        place = request.place if request is not None else None
         if place is None or job.deleting:
             self._leave_place(entry)
             return
@@ -438,8 +444,8 @@ class JobEvents:
         others = [other for key in there if key != job.key and (other := self._jobs.one(key)) is not None]
         for one, other in [(job, other) for other in others[:1]] + [(other, job) for other in others[:1]]:
             message = (
-                f"TFJob {other.name} has its checkpoints in the same place ({place[:_WORDS]}). Each job needs a "
-                "checkpoint-dir of its own: while one of them trains, the other one's program ends with an error"
+                f"TFJob {other.name} writes its checkpoints to the same place ({place[:_WORDS]}). Give each job its "
+                "own checkpoint-dir: while one of them trains, the program of the other one ends with an error"
             )
             self._recorder.record(one, Event("Warning", "CheckpointDirShared", message))
 
@@ -452,40 +458,41 @@ class JobEvents:
                 del self._places[where]
 
     def by_needs(self, key: Key, found: JobView, now_s: float, needs: Set[str]) -> None:
-        """Note events about the loss or the work left, where the profile decides by these."""
+        """Notes events about the loss or the remaining work, if the profile decides by one of these. `needs`: the
+        actions and observations that the profile needs."""
         if "loss" in needs or ({"use", "move", "cpu"} <= needs and "deadline" not in needs):
             self._losses.look(key, found, now_s, by_loss="loss" in needs)
 
     def skipped(self, job: TFJob, error: BaseException, retry_s: float) -> None:
-        """Nothing is decided for the job for this time."""
+        """Sends the event that the scheduler skips the job for `retry_s` seconds because of this error."""
         message = f"Skipped by the scheduler, retry in {retry_s:.0f} s: {str(error) or type(error).__name__}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
 
     def forecast(self, key: Key) -> Forecast | None:
-        """The last plan's forecast for a job that holds nodes. None: no plan has the job, or the last plan is old since
-        rounds fail."""
+        """The last plan's forecast for a job that holds nodes. None: the plan does not include the job, or it is older
+        than an hour because rounds fail."""
         plan = self._plan
         if plan is None or time.time() - plan.snapshot.now > _BELIEVED_S:
             return None
         try:
             return plan.forecasts.of_holder(f"{key[0]}/{key[1]}")
         except Exception as error:
-            log.error("bug: no forecast", job=key, error=excerpt(error), trace=trace(error))
+            log.error("bug: forecast failed", job=key, error=excerpt(error), trace=trace(error))
             return None
 
     async def look(self, plan: Plan | None, group: asyncio.TaskGroup) -> None:
-        """Send what is new by the plan of this round (None: there is none), with writes in `group`."""
+        """Sends the events that follow from this round's plan (None: there is none), with writes in `group`."""
         self._plan = plan
         try:
-            self._tell_kept(plan.kept if plan is not None else {})
-            # A job of which a verdict is being written is told the rest in a later round: that can wait.
+            self._record_kept(plan.kept if plan is not None else {})
+            # A job whose verdict is being written gets its other events in a later round: these are not urgent.
             await self._verdicts.look(plan, group)
-            self._losses.tell(group)
+            self._losses.send_due(group)
         except Exception as error:
-            log.error("bug: not told what there is to tell", error=excerpt(error), trace=trace(error))
+            log.error("bug: job events not sent", error=excerpt(error), trace=trace(error))
 
-    def _tell_kept(self, kept: Mapping[str, Reason]) -> None:
-        """Each reason once."""
+    def _record_kept(self, kept: Mapping[str, Reason]) -> None:
+        """Sends events about jobs that the profile wanted to stop or move but cannot; each reason once per job."""
         for name, why in kept.items():
             namespace, _, job_name = name.partition("/")
             key = namespace, job_name

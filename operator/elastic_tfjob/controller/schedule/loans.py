@@ -1,7 +1,7 @@
-"""Loans of nodes: the input of a round is collected, and its decisions are written to nodes.
+"""Collects a round's input about loans of nodes, and writes its decisions to the nodes.
 
 The leader's scheduling loop is the only writer. Each write reads the node first, and is dropped if the node has changed
-since the decision; the server refuses it if the node changes after that. A later round decides again.
+since the decision; if the node changes after that, the API server rejects the write. A later round decides again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.lending import (
-    NOTHING_LENT,
+    NO_LENDING,
     Lending,
     LendingInput,
     LoanWrite,
@@ -55,19 +55,21 @@ __all__ = ["Loans"]
 
 log = structlog.get_logger(__name__)
 
-# Seconds until a node that could not be written is tried again; and, where the right is missing, until any is offered.
+# Seconds until a node that could not be written is tried again; and until any node is offered after a write failed for
+# lack of permission.
 _REFUSED_S: Final = 30.0
 _FORBIDDEN_S: Final = 300.0
 _WRITE_S: Final = 15.0
 # Seconds that a round waits for the first list of pods.
 _READ_S: Final = 5.0
-# Seconds after the stop of their jobs for which pods are waited for.
+# Seconds for which pods are waited for after the time limit of their job's stop.
 _HARD_S: Final = 60.0
 
 
 class Loans:
-    """The loop's knowledge of loans, and their writer. `wants`: the number of nodes that pools are said to want.
-    `owned`: whether an existing TFJob owns a pod."""
+    """The scheduling loop's knowledge of loans, and their writer. `wants`: the minimum number of nodes that each pool
+    has requested. `owned`: whether an existing TFJob owns a pod. `touched` is called when a pool's pending pod changes.
+    """
 
     def __init__(
         self,
@@ -91,13 +93,13 @@ class Loans:
         self._writing: set[str] = set()
         self._writes: tuple[LoanWrite, ...] = ()
         self._evicted: tuple[Pod, ...] = ()
-        self._evict_again: dict[tuple[str, str], float] = {}  # by namespace and name: the pod may be made again
+        self._evict_again: dict[tuple[str, str], float] = {}  # by namespace and name, since the pod may be recreated
         self._unplaced: frozenset[str] = frozenset()
 
     async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
-        """Read the pods that wait in the namespaces of pools, and in no others. Returns once they are known, since
-        nothing is offered before: the first round of a new leader would start jobs with less than there is. A namespace
-        that cannot be read holds up nothing for long, and once only."""
+        """Watches the pending pods in the namespaces of pools, and only there. Returns once they are known: no node is
+        offered before, so without this wait the first round of a new leader would start jobs on fewer nodes than are
+        available. A namespace that cannot be read delays the loop by _READ_S at most, and only once."""
         wanted = {name for pool in configuration.pools.values() for name in pool.namespaces}
         for name in [name for name, (_, task) in self._pending.items() if name not in wanted or task.done()]:
             self._pending.pop(name)[1].cancel()
@@ -120,17 +122,17 @@ class Loans:
                     await self._pending[name][0].synced.wait()
 
     def usable(self) -> Iterator[KubeNode]:
-        """Nodes that jobs may be given, and keep."""
+        """The nodes on which jobs may be placed and may stay."""
         return (node for node in self._nodes if node.usable and stage_of(node) != "recalled")
 
     def cordoned(self) -> frozenset[str]:
-        """Nodes that run what is there and get nothing more: one that is recalled is as good as cordoned to jobs."""
+        """The nodes that keep their pods but get no new ones: for jobs, a recalled node counts as cordoned."""
         return frozenset(
             node.name for node in self._nodes if node.cordoned or (node.usable and stage_of(node) == "recalled")
         )
 
     def concerns(self, configuration: Configuration) -> bool:
-        """Whether there is any node that may be lent, or was."""
+        """Whether any node is part of lending: it may be lent, or has not been returned yet."""
         return any(concerned(node, configuration.pools.keys()) for node in self._nodes)
 
     def cluster(
@@ -142,8 +144,8 @@ class Loans:
         *,
         plans: bool = True,
     ) -> LendingInput | None:
-        """The input of a round; None where no node is concerned by loans. Its cost grows with all pods, in a cluster
-        with loans only. `plans`: whether a plan can stop jobs."""
+        """The input of a round's lending; None if no node is part of it, and then at low cost: otherwise the cost grows
+        with the number of all pods. `plans`: whether a plan can stop jobs."""
         pools = configuration.pools
         nodes = {node.name: node for node in self._nodes if concerned(node, pools.keys())}
         if not nodes:
@@ -165,7 +167,8 @@ class Loans:
                     if _stays(pod, known.get(pod.key)):
                         staying.add(pod.node)
             else:
-                # Every user can write the operator's label: no node waits for a pod that no job stops.
+                # Any user can put the operator's label on a pod. No node waits for a pod that the stop of a job would
+                # not end.
                 others.setdefault(pod.uid, _stray(pod))
         waiting = [pod for informer, _ in self._pending.values() for pod in informer]
         return LendingInput(
@@ -184,23 +187,25 @@ class Loans:
         )
 
     def decided(self, cluster: LendingInput | None, lent: Lending, loans: Iterable[Loan]) -> None:
-        """Keep a round's decisions for `write`, and show them in metrics."""
+        """Keeps a round's decisions for `write`, and updates the metrics."""
         self._writes = (*lent.writes, *asked_by_plan(loans, lent, cluster)) if cluster is not None else ()
         self._evicted = lent.evicted
         for gauge, numbers in ((metrics.POOL_NODES, lent.counts), (metrics.POOL_PENDING, lent.pending)):
-            gauge.clear()  # of pools that are gone
+            gauge.clear()  # removes pools that no longer exist
             for labels, number in numbers.items():
                 gauge.labels(*labels).set(number)
-        self._tell_unplaced(lent.unplaced)
+        self._record_unplaced(lent.unplaced)
 
-    def _tell_unplaced(self, pods: Collection[PendingPod]) -> None:
-        """Send an event to one pod of each namespace that begins to have such pods: no lent node will come back for
-        them."""
+    def _record_unplaced(self, pods: Collection[PendingPod]) -> None:
+        """Sends an event to one of these pods in each namespace that had none of them in the previous round: no node is
+        recalled for them."""
         first = {pod.namespace: pod for pod in reversed(tuple(pods))}
         count = Counter(pod.namespace for pod in pods)
         for namespace in first.keys() - self._unplaced:
             others = f", nor for {count[namespace] - 1} more of this namespace" if count[namespace] > 1 else ""
-            message = f"It fits on no node of its pool, not even on a lent one: no node is recalled for it{others}"
+            message = (
+                f"The pod fits on no node of its pool, including lent nodes, so no node is recalled for it{others}"
+            )
             self._recorder.record(first[namespace], Event("Warning", "FitsNoPoolNode", message))
         self._unplaced = frozenset(first)
 
@@ -211,12 +216,14 @@ class Loans:
         pods: Iterable[Pod],
         candidates: Collection[JobView],
     ) -> None:
-        """There is no plan: no node is lent, and lent nodes go back when their jobs have ended."""
+        """Decides about loans in a round without a plan: no node is lent, and lent nodes are returned when their jobs
+        have ended."""
         cluster = self.cluster(configuration, foreign, pods, candidates, plans=False)
-        self.decided(cluster, NOTHING_LENT if cluster is None else lending(cluster, time.time()), ())
+        self.decided(cluster, NO_LENDING if cluster is None else lending(cluster, time.time()), ())
 
     def write(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        """Begin to write the last decisions; a node that is still being written is left to a later round."""
+        """Starts writing the last decisions, and returns the tasks. A node with an unfinished write is left to a later
+        round."""
         writes, self._writes = self._writes, ()
         begun = []
         for write in writes:
@@ -236,8 +243,8 @@ class Loans:
         return begun
 
     async def _evict(self, pod: Pod) -> None:
-        """Delete a guest that a stop of its job has not ended: the job may not be stopped any more, or cannot be read.
-        Its grace period is the default of Kubernetes."""
+        """Deletes a TFJob's pod that no stop of its job has ended: the job may no longer be stopped, or is invalid. The
+        grace period is the default of Kubernetes."""
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
             async with asyncio.timeout(_WRITE_S):
@@ -245,15 +252,21 @@ class Loans:
         except (Conflict, NotFound):
             return
         except (ApiError, TimeoutError) as error:
-            log.warning("guest not deleted", namespace=pod.namespace, pod=pod.name, node=pod.node, error=excerpt(error))
+            log.warning(
+                "pod on recalled node not deleted",
+                namespace=pod.namespace,
+                pod=pod.name,
+                node=pod.node,
+                error=excerpt(error),
+            )
             return
-        log.warning("guest deleted", namespace=pod.namespace, pod=pod.name, node=pod.node)
+        log.warning("pod on recalled node deleted", namespace=pod.namespace, pod=pod.name, node=pod.node)
 
     def _written(self, name: str, _: asyncio.Task[None]) -> None:
         self._writing.discard(name)
 
     async def _write(self, write: LoanWrite) -> None:
-        """Write one node. After any error the others are written, and a later round decides again."""
+        """Writes one node. An error does not affect the writes of other nodes; a later round decides again."""
         result = "failed"
         try:
             async with asyncio.timeout(_WRITE_S):
@@ -266,7 +279,7 @@ class Loans:
             self._refused[write.seen.name] = time.monotonic() + _FORBIDDEN_S
             if error.status == 403:
                 result, self._forbidden_until = "forbidden", time.monotonic() + _FORBIDDEN_S
-            words = "The operator may not write this node, so it is not lent or given back"
+            words = "The operator has no right to change this node, so it is neither lent nor returned"
             message = f"{words} (apply the component loans): {error.message}"
             self._recorder.record(write.seen, Event("Warning", "LoansForbidden", message))
             log.warning("loan not written", node=write.seen.name, stage=write.stage, error=excerpt(error))
@@ -286,7 +299,7 @@ class Loans:
             self._nodes.seen(raw)
             return "changed"
         self._nodes.seen(await self._api.patch(path, patch_of(write, raw, now)))
-        event = _told(write, now.timestamp())
+        event = _event_of(write, now.timestamp())
         self._recorder.record(seen, event)
         if write.stage == "returned" and seen.loan is not None and seen.loan.stage == "recalled":
             metrics.NODE_RETURN_SECONDS.labels(write.pool).observe(seen.loan.age_s(now.timestamp()))
@@ -295,8 +308,8 @@ class Loans:
 
 
 def patch_of(write: LoanWrite, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The merge patch for a node as the API server has it. All other taints stay. The server refuses the patch if the
-    node has changed."""
+    """The merge patch for the node `raw`, which was just read. All other taints stay. The API server rejects the patch
+    if the node has changed since it was read."""
     loan = write.seen.loan
     since = format_time(now) if write.renews or loan is None else loan.since
     stored = NodeLoan(write.stage, write.pool, since, write.why)
@@ -320,14 +333,14 @@ def _stray(pod: Pod) -> ForeignPod:
 
 
 def _stays(guest: Pod, found: JobView | None) -> bool:
-    """Whether no plan can stop a guest's job since it is no longer loanable; a job that has ended, was deleted or is
-    suspended leaves by itself."""
+    """Whether no plan can stop the job of this pod, because the job is no longer loanable. A job that has ended, was
+    deleted or is suspended leaves by itself."""
     source = found.source if found is not None else None
     if found is None or source is None or source.deleting or guest.terminating:
         return False
     if found.job is not None:
         return not found.job.spec.loanable
-    if found.terms is not None and found.terms.spec.run_policy.suspend:
+    if found.request is not None and found.request.spec.run_policy.suspend:
         return False
     return not source.status().finished
 
@@ -337,17 +350,21 @@ def _of_loan(node: KubeNode) -> tuple[object, ...]:
     return node.uid, node.loan, node.tainted, node.pool, node.usable, node.cordoned
 
 
-def _told(write: LoanWrite, now_s: float) -> Event:
+def _event_of(write: LoanWrite, now_s: float) -> Event:
     pool, why = write.pool, write.why
     if write.late:
-        return Event("Warning", "NodeNotVacated", f"Pods of TFJobs are still there: pool {pool} gets it back anyway")
+        return Event(
+            "Warning",
+            "NodeNotVacated",
+            f"Pods of TFJobs are still on the node, which is returned to pool {pool} anyway",
+        )
     if write.stage == "loaned":
-        return Event("Normal", "NodeLent", f"Pool {pool} lends it: {why}")
+        return Event("Normal", "NodeLent", f"Lent by pool {pool}: {why}")
     if write.stage == "recalled":
-        return Event("Normal", "NodeRecalled", f"Goes back to pool {pool} once its jobs have left: {why}")
+        return Event("Normal", "NodeRecalled", f"Recalled by pool {pool}, returned once its jobs have left: {why}")
     loan = write.seen.loan
     took = f"{loan.age_s(now_s):.0f} s after the recall" if loan is not None and loan.stage == "recalled" else "at once"
-    return Event("Normal", "NodeReturned", f"Pool {pool} has it back, {took}: {why}")
+    return Event("Normal", "NodeReturned", f"Returned to pool {pool}, {took}: {why}")
 
 
 def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozenset[str]:
@@ -359,7 +376,7 @@ def _promised(candidates: Iterable[JobView], nodes: Collection[str]) -> frozense
         promised.update(candidate.reserved)
         target = candidate.target
         if target is not None and candidate.state is not None and refused_target(target, candidate.state):
-            target = None  # the job does not go there
+            target = None  # the job keeps the size of its state
         for stored in (target, candidate.state, candidate.state.next if candidate.state is not None else None):
             if stored is not None:
                 promised.update(name for names in stored.nodes.values() for name in names)

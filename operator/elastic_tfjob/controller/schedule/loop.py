@@ -1,8 +1,8 @@
 """The scheduling loop. Each round describes the jobs that changed, makes one plan for all jobs, and patches the target
 annotation of each job whose target changes.
 
-No job can stop the others: a job that fails gets an event that says why, is quarantined, and is tried again later. What
-grows with the number of jobs is computed in a thread.
+No job can stop the scheduling of other jobs: a job that makes the code fail gets an event with the error, is
+quarantined, and is tried again later. Computations that grow with the number of jobs run in a thread.
 """
 
 import asyncio
@@ -55,21 +55,22 @@ __all__ = ["Scheduler", "wait_for_next_round"]
 log = structlog.get_logger(__name__)
 
 _SPACING_S: Final = 1.0
-"""Least time between the beginnings of two rounds."""
+"""Minimum seconds between the starts of two rounds."""
 _WRITES_S: Final = 1.0
-"""Seconds that a round waits for its writes. A write that a slow webhook delays continues beside the next rounds."""
+"""Seconds that a round waits for its writes. A write that a slow webhook delays continues during the next rounds."""
 _SUSPECTED_S: Final = 3600.0
-"""After a job has made planning fail, jobs of its namespace that change are tried alone for this time."""
+"""Seconds after a job has made planning fail in which changed jobs of its namespace are first tried alone."""
 
 
 async def wait_for_next_round(
     wake: asyncio.Event, begun: float, interval_s: float, spacing_s: float, *, on_change: bool
 ) -> None:
-    """Return when something changes, at least `spacing_s` and at most an interval after the last round began (monotonic
-    seconds); or, without `on_change`, at the next multiple of the interval."""
+    """Returns when the next round should start: when `wake` is set, but at least `spacing_s` after the last round began
+    (`begun`, monotonic seconds), and after `interval_s` at the latest. Without `on_change`, at the next multiple of the
+    interval."""
     interval_s = max(interval_s, spacing_s)
     if on_change:
-        # Not wait_for, which in Python 3.11 swallows a cancellation that comes together with what it waits for.
+        # Not wait_for: in Python 3.11 it swallows a cancellation that arrives together with the awaited result.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await wake.wait()
@@ -80,8 +81,8 @@ async def wait_for_next_round(
 
 
 class Scheduler:
-    """The loop: `touched` and `configured` wake it, `run` acts while this replica leads. `experience`: a directory.
-    `barred`: uids of jobs whose pods cannot be made."""
+    """The scheduling loop. `touched` and `configured` wake it; `run` acts while this replica leads. `experience`: the
+    directory of the experience log; empty: none. `barred`: uids of jobs whose pods cannot be created."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Scheduler:
         self._memory = memory if memory is not None else LearnedHistory()
         self._barred = barred
         self._nodes = Informer(api, "/api/v1/nodes", KubeNode.parse, lambda _: None, touched=self._cluster_touched)
-        # An operator that keeps to one namespace sees the pods of TFJobs elsewhere as foreign.
+        # For an operator of a single namespace, pods of TFJobs in other namespaces are foreign.
         self._by_uid = bool(namespace)
         selector = "" if namespace else f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
         self._foreign = Informer(
@@ -126,14 +127,14 @@ class Scheduler:
         self._entries: dict[Key, JobEntry] = {}
         self._manages_jobs = False
         self._failures = ReservationFailures()
-        # Until when (monotonic seconds) the namespaces are suspected that had a job which made planning fail.
+        # Namespaces with a job that made planning fail, and until when (monotonic seconds) they are suspected.
         self._suspected: dict[str, float] = {}
         self._snapshot: Snapshot | None = None
         self._plan_made: Plan | None = None
         # The nodes' capacities, the priority classes and the cordoned nodes: every job's description depends on them.
         self._cluster_info: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
         self._described_at = 0.0
-        # Grows with each reset: a round that began before it is given up.
+        # Increased by each reset: a round that began before a reset is abandoned.
         self._epoch = 0
         self._profile = ProfileReload()
         self._experience = ExperienceLog(experience)
@@ -151,19 +152,19 @@ class Scheduler:
 
     @property
     def nodes(self) -> Informer[KubeNode]:
-        """The nodes, which are read once a profile decides, or somebody else runs this informer."""
+        """The nodes. They are read once a profile decides for jobs, or once other code runs this informer."""
         return self._nodes
 
     @property
     def foreign(self) -> Informer[ForeignPod]:
-        """The pods that take room on nodes and belong to no TFJob; read when `nodes` are."""
+        """The pods that use capacity of nodes and belong to no TFJob; read when `nodes` are."""
         return self._foreign
 
     # -- What wakes the loop -------------------------------------------------------------------------------------------
 
     def touched(self, key: Key) -> None:
-        """A job, one of its pods or what it reports has changed."""
-        if self._runs:  # `run` begins with all jobs
+        """Notes that a job, one of its pods or one of its reports has changed."""
+        if self._runs:  # `run` starts with all jobs anyway
             self._dirty.add(key)
             self._wake.set()
 
@@ -171,22 +172,22 @@ class Scheduler:
         self._dirty.add(key)
 
     def _cluster_touched(self, _: Key) -> None:
-        # Thousands of foreign pods come and go: they wake only a loop that has something to decide.
+        # Thousands of foreign pods may start and end: they wake the loop only if it has something to decide.
         if self._manages_jobs or self._configuration().pools:
             self._wake.set()
 
     def wake(self) -> None:
-        """Something else has changed that a round depends on."""
+        """Wakes the loop because something else that a round depends on has changed."""
         self._wake.set()
 
     def configured(self) -> None:
-        """The configuration has changed."""
+        """Plans from scratch, since the configuration has changed."""
         self._reset()
         self._failures.clear()
         self._wake.set()
 
     def _reset(self) -> None:
-        """Describe all jobs again in the next round, which plans from scratch."""
+        """Makes the next round describe all jobs again and plan from scratch."""
         self._epoch += 1
         self._snapshot = None
         for entry in self._entries.values():
@@ -196,7 +197,7 @@ class Scheduler:
     # -- The loop ------------------------------------------------------------------------------------------------------
 
     async def run(self, holds: Callable[[], bool]) -> None:
-        """Decide for ever, in each round only while it `holds` that this replica leads."""
+        """Runs rounds without end. A round decides only if `holds` returns True: this replica leads."""
         self._runs = True
         self._reset()
         async with asyncio.TaskGroup() as group:
@@ -239,7 +240,7 @@ class Scheduler:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 
     async def _decide(self, configuration: Configuration) -> dict[Key, Target]:
-        """The targets to write: those that follow without a plan for jobs that changed, then those of the plan."""
+        """The targets to write: of changed jobs that need no plan, and of the plan."""
         epoch = self._epoch
         if configuration.decides and await self._profile.follow(configuration):
             self._snapshot = None
@@ -275,9 +276,10 @@ class Scheduler:
     # -- 1. Describe jobs ----------------------------------------------------------------------------------------------
 
     def _outdated(self, changed: set[Key], configuration: Configuration) -> set[Key]:
-        """The jobs to describe again: those that changed; at every interval, those that reported, and those that time
-        alone may change; and all when nodes or priorities have changed. Few of ten thousand jobs change at a time.
-        Between two descriptions, a job's progress is predicted."""
+        """The jobs to describe again: in every round, jobs that changed; once per interval also jobs with a new report,
+        and jobs whose description may change by time alone; all managed jobs if nodes or priorities have changed. This
+        saves work, since only a few of ten thousand jobs change at a time. Between two descriptions, a job's progress
+        is predicted."""
         now = time.monotonic()
         usable = {node.name: node.allocatable for node in self._loans.usable()}
         info = usable, dict(self._priorities()), self._loans.cordoned()
@@ -291,7 +293,7 @@ class Scheduler:
         return changed | {entry.key for entry in self._managed() if entry.may_change or entry.key in reported}
 
     async def _describe(self, keys: set[Key], configuration: Configuration) -> None:
-        """Bring the entries of these jobs up to date, and drop those of jobs that are gone."""
+        """Updates the entries of these jobs, and drops the entries of jobs that no longer exist."""
         nodes = {node.name: node for node in self._loans.usable()}
         observed: dict[Key, ObservedJob] = {}
         for key in keys:
@@ -329,7 +331,7 @@ class Scheduler:
             metrics.SCHEDULED_JOBS.labels(phase).set(phases[phase])
 
     def _drop(self, entry: JobEntry) -> None:
-        """The job is gone, and so are its pods."""
+        """Drops a job that no longer exists and has no pods."""
         del self._entries[entry.key]
         self._failures.follow(entry.key, entry.view, None, time.monotonic())
         self._events.follow(entry, None)
@@ -340,8 +342,8 @@ class Scheduler:
         if described.error is None:
             self._failures.follow(entry.key, before, view, time.monotonic())
         self._events.follow(entry, view.source)
-        if before is not None and (view.terms is not before.terms or view.target != before.target):
-            entry.quarantine = None  # the cause may be mended
+        if before is not None and (view.request is not before.request or view.target != before.target):
+            entry.quarantine = None  # the change may have removed the cause of the failure
         if view.lesson is not None:
             self._memory.learn(entry.key[0], *view.lesson)
         if described.error is not None:
@@ -357,7 +359,7 @@ class Scheduler:
         self._events.described(entry, view)
 
     def _quarantine(self, key: Key, error: BaseException) -> None:
-        """Decide nothing for a job for a while; longer, if it is not the first time."""
+        """Decides nothing for a job for a while; longer each time."""
         namespace, name = key
         log.warning("job skipped by the scheduler", namespace=namespace, job=name, error=excerpt(error))
         entry = self._entries.get(key)
@@ -371,7 +373,7 @@ class Scheduler:
     # -- 2. Decide -----------------------------------------------------------------------------------------------------
 
     def _without_plan(self, changed: set[Key], configuration: Configuration) -> dict[Key, Target]:
-        """The targets of jobs that changed, as far as no plan is needed for them."""
+        """The targets of changed jobs for which no plan is needed."""
         now = time.monotonic()
         targets: dict[Key, Target] = {}
         for key in changed:
@@ -388,8 +390,8 @@ class Scheduler:
         return targets
 
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
-        """The targets that change by the profile's plan. A job that the last plan did not have counts as changed. A job
-        is doubtful if the last search had no time for it, or if it changed in a suspected namespace."""
+        """The targets that the profile's plan changes. A job that was not in the last plan counts as changed. A job is
+        doubtful if the last search had no time for it, or if it changed and is in a suspected namespace."""
         profile = self._profile.of(configuration)
         own = {pod.uid for pod in self._pods} if self._by_uid else set()
         foreign = [pod for pod in self._foreign if pod.uid not in own]
@@ -422,7 +424,7 @@ class Scheduler:
         planning = plan_with_fallback(
             plan, jobs, tried, changed=changed, doubtful=doubtful, first=first, previous=self._snapshot
         )
-        self._snapshot = None  # the search has it, and releases it as soon as it is of no use
+        self._snapshot = None  # frees memory: the search has the Snapshot, and drops it as soon as it is useless
         planned, failed, not_tried = await planning
         if epoch != self._epoch:
             return {}

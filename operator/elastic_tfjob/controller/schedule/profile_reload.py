@@ -1,4 +1,4 @@
-"""The configured profile, whose steps read a file again when it has changed."""
+"""Builds the configured profile, and has its steps reread a file that has changed."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 class ProfileReload:
-    """The loop calls `follow` before a round, and `of` in it."""
+    """The present profile. The loop calls `follow` before a round, and `of` in it."""
 
     def __init__(self) -> None:
         self._built: tuple[Configuration, Profile] | None = None
@@ -37,7 +37,7 @@ class ProfileReload:
         self._checked_at = float("-inf")
 
     def of(self, configuration: Configuration) -> Profile:
-        """The profile of this configuration. This reads no file: `follow` has read them."""
+        """The profile of this configuration. Reads no file: `follow` has read them."""
         if self._built is None or self._built[0] is not configuration:
             self._built, self._stamps = (configuration, _live(configuration)), None
             for step in self._built[1].steps:
@@ -46,8 +46,9 @@ class ProfileReload:
         return self._built[1]
 
     async def follow(self, configuration: Configuration) -> bool:
-        """Check the files that the profile reads. True: one has changed since it was read, so the results of earlier
-        rounds are obsolete. A volume that hangs delays no round: the profile keeps what it read last."""
+        """Checks the files that the profile reads. Returns True if one has changed and was reread, so that the results
+        of earlier rounds are obsolete. A volume that hangs delays one round by WAIT_S at most, and the profile keeps
+        its last content."""
         files = configuration.parameters.files
         if not files:
             return False
@@ -73,12 +74,13 @@ class ProfileReload:
 
 
 def _live(configuration: Configuration) -> Profile:
-    # A move is a rescale, and a move of the chief recreates all pods: a resize must not cost that.
+    # With `repack` a resize could move running replicas. A move is a rescale, and a move of the chief recreates all
+    # pods: a resize must not cost that.
     return replace(build(configuration.profile, configuration.parameters), repack=False)
 
 
 def _read(profile: Profile, files: tuple[str, ...], before: Stamps | None) -> Stamps:
-    """The files' stamps. Where they have changed, the steps read the files."""
+    """Returns the files' stamps. If they differ from `before`, the profile's steps read the files."""
     stamps = tuple(map(_stamp, files))
     if stamps != before:
         for step in profile.steps:

@@ -1,4 +1,4 @@
-"""The scheduling loop's writes to annotations of jobs: when a target is written, and what follows from an error."""
+"""Writes annotations of jobs for the scheduling loop: decides when to write a target, and handles errors."""
 
 import asyncio
 from collections import Counter
@@ -24,16 +24,17 @@ from elastic_tfjob.controller.schedule.job_entry import JobEntry, RefusedSize
 __all__ = ["AnnotationWrite", "AnnotationWriter", "TargetWriter", "WriteFailure", "round_robin"]
 
 # -- Writing annotations -----------------------------------------------------------------------------------------------
-# One patch for each job, beside later rounds where it takes long: one write of a job at a time, each with a time limit,
-# and one classification of errors. The callers decide what is written and what follows from it.
+# One patch per job, with a time limit; it may last beyond its round. A job has only one write at a time. All errors are
+# classified in one place. The callers decide what to write and how to react to the result.
 
-# Seconds after which a write is left to a later round: no round waits for a webhook that is slow in one namespace.
+# Seconds after which a write is left to a later round, so that a slow webhook of one namespace delays no round.
 _WRITE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationWrite:
-    """Annotations for a job; None removes one. `versioned`: refused if the job has changed since it was read."""
+    """Annotations for a job; None removes one. `versioned`: the API server rejects the write if the job has changed
+    since it was read."""
 
     job: TFJob
     annotations: Mapping[str, str | None]
@@ -42,19 +43,19 @@ class AnnotationWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailure:
-    """Why a write was not stored. `conflict`: the job has changed since it was read, or is another one; `gone`: there
-    is none; `refused`: asking again will not help; `failed`: it may help; `bug`: something of ours is wrong."""
+    """Why a write was not stored. `conflict`: the job has changed since it was read, or was recreated; `gone`: it does
+    not exist; `refused`: a retry will not help; `failed`: a retry may help; `bug`: the operator has a bug."""
 
     kind: Literal["conflict", "gone", "refused", "failed", "bug"]
     error: BaseException
 
 
 Ended = Callable[[WriteFailure | None], None]
-"""Is called when a write has ended; None: it is stored."""
+"""A function that is called when a write has ended; None: it was stored."""
 
 
 class AnnotationWriter:
-    """Writes annotations for one purpose, `what`. `seen` gets the API server's answers."""
+    """Writes annotations for one purpose, named `what`. `seen` is called with the API server's answers."""
 
     def __init__(self, api: ApiClient, seen: Callable[[Mapping[str, Any]], None], what: str) -> None:
         self._api = api
@@ -63,27 +64,27 @@ class AnnotationWriter:
         self._writing: set[Key] = set()
 
     def __len__(self) -> int:
-        """How many writes are under way."""
+        """The number of unfinished writes."""
         return len(self._writing)
 
     def __iter__(self) -> Iterator[Key]:
-        """The jobs of which a write is under way."""
+        """The jobs with an unfinished write."""
         return iter(self._writing)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether a write of this job is under way, for which the next one has to wait."""
+        """Whether this job has an unfinished write, for which its next write must wait."""
         return key in self._writing
 
     def begin(
         self, write: AnnotationWrite, ended: Ended, group: asyncio.TaskGroup, freed: Callable[[], None] = lambda: None
     ) -> "asyncio.Task[None]":
-        """Write in `group`. `ended` gets the result; an error of its own is a `bug`, too. `freed` is called when the
-        job's next write may begin. An error affects no other job."""
+        """Starts a write in `group`. `ended` is called with the result, and once more with a `bug` if it raises an
+        error itself. `freed` is called when the job's next write may start. An error affects no other job."""
         key = write.job.key
         self._writing.add(key)
         task = group.create_task(self._write(write, ended), name=f"{self._what}-{key[0]}-{key[1]}")
 
-        # Not in the task itself, which may be cancelled before it begins.
+        # Not in the task itself, which may be cancelled before it starts.
         def done(_: "asyncio.Task[None]") -> None:
             self._writing.discard(key)
             freed()
@@ -120,17 +121,18 @@ class AnnotationWriter:
 
 log = structlog.get_logger(__name__)
 
-# Least seconds between two writes that change only the reason or the memory, whose figures may change all the time.
+# Minimum seconds between two writes that change only the reason or the profile's memory: these may change constantly.
 _REASON_S: Final = 10.0
-# Seconds until a size that a job could not get is tried again. The first failure was mostly chance: a program crashed.
+# Seconds until a size to which a resize failed is tried again. A first failure is mostly chance (a program crashed).
 _REFUSED_S: Final = 10.0
 _REFUSED_AGAIN_S: Final = 120.0
 _MAX_REFUSED_S: Final = 3600.0
 
 
 class TargetWriter:
-    """Writes targets of the jobs in `entries`. `touched` has the next round decide again for a job, `later` some later
-    round; `failed` is called with an error after which nothing is to be decided for the job for a while."""
+    """Writes the targets of the jobs in `entries`. `touched` makes the next round decide again for a job and wakes the
+    loop; `later` does so without waking it. `failed` is called with an error because of which nothing should be decided
+    for the job for a while."""
 
     def __init__(
         self,
@@ -149,8 +151,8 @@ class TargetWriter:
         self._failed = failed
 
     def begin(self, key: Key, target: Target, now: float, group: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
-        """Write a target, beside later rounds if it takes long. None: it is too early, or the job's last write is still
-        under way; when that has ended, the job is decided for again."""
+        """Starts writing a target; the write may last beyond this round. Returns None if it is too early for the write,
+        or if the job's last write is unfinished; a round decides again for the job once that write has ended."""
         if (entry := self._entries.get(key)) is None:
             return None
         if key in self._writer:
@@ -158,7 +160,7 @@ class TargetWriter:
             return None
         try:
             write = self._make(entry, target, now)
-        except Exception as error:  # which touches no other job
+        except Exception as error:  # affects only this job
             self._failed(key, error)
             return None
         if write is None:
@@ -172,14 +174,14 @@ class TargetWriter:
             self._touched(key)
 
     def note_refusal(self, entry: JobEntry, view: JobView) -> None:
-        """Note a size that the job could not get, so that it is not tried again at once."""
+        """Notes a size to which the job's resize failed, so that it is not tried again at once."""
         target, state = view.target, view.state
         if target is None or state is None or state.refused is None or state.refused.generation != target.generation:
             return
         known = entry.refused_size
         if known is not None and known.generation == target.generation:
             return
-        # One that was committed has cost a pause, and another one to return from it.
+        # A resize that failed after its switch has cost two pauses: one for the switch and one for the rollback.
         delay_s = _REFUSED_S if state.generation < target.generation else _REFUSED_AGAIN_S
         if known is not None and known.replicas == target.replicas:
             delay_s = min(max(2 * known.delay_s, _REFUSED_AGAIN_S), _MAX_REFUSED_S)
@@ -202,7 +204,7 @@ class TargetWriter:
         return True
 
     def _make(self, entry: JobEntry, target: Target, now: float) -> AnnotationWrite | None:
-        """What to store; None: it is too early for it."""
+        """The write of a target; None: it is too early for it."""
         view = entry.view
         job = view.source if view is not None else None
         if view is None or job is None or not self._may_write(entry, view.target, target, now):
@@ -229,7 +231,7 @@ class TargetWriter:
             case "gone":
                 metrics.TARGETS.labels("gone").inc()
             case "refused":
-                # Else each plan would reserve capacity for a job that never gets it.
+                # Otherwise each plan would reserve capacity for a job that can never get it.
                 metrics.TARGETS.labels("failed").inc()
                 self._failed(key, failure.error)
             case "failed":
@@ -240,13 +242,13 @@ class TargetWriter:
                 self._failed(key, failure.error)
 
 
-# -- The order of jobs, where a round cannot serve all -----------------------------------------------------------------
+# -- The order of jobs if a round cannot serve all of them -------------------------------------------------------------
 
 
 def round_robin(keys: Iterable[Key], served: Mapping[str, int]) -> list[Key]:
-    """These jobs in an order with one job of each namespace after the other, so that no tenant waits for all jobs of
-    another. Within a namespace their order stays. `served` has a growing number for the last turn of each namespace;
-    the namespace with the smallest number, or none, comes first."""
+    """Orders these jobs with one job of each namespace in turn, so that no namespace waits for all jobs of another one.
+    Jobs of the same namespace keep their order. `served` has the number of each namespace's last turn, and these
+    numbers grow; the namespace with the smallest number, or with none, comes first."""
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, int, Key]] = []
     for n, key in enumerate(keys):

@@ -1,7 +1,6 @@
-"""The registry of profiles: a name, and the class of parameters that composes the profile.
+"""The registry of profiles: for each name, the class of parameters that composes the profile.
 
-PROFILES are those of this repository; `all_profiles` has those of installed packages, too.
-"""
+PROFILES has the profiles of this repository; `all_profiles` also has those of installed packages."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -82,7 +81,7 @@ def all_profiles() -> dict[str, type[ProfileParameters]]:
 
 
 def there_are(name: str) -> str:
-    """Which profiles there are, for a person who asked for another one."""
+    """A text that lists the existing profiles, for a person who requested an unknown one."""
     for problem in installed_profiles().problems:
         if problem.profile == name:
             return str(problem)
@@ -96,7 +95,7 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     """
     model = all_profiles().get(name)
     if model is None:
-        raise ValueError(f"no profile {name!r}; {there_are(name)}")
+        raise ValueError(f"unknown profile {name!r}; {there_are(name)}")
     try:
         return model.model_validate(settings)
     except ValidationError as e:
@@ -110,10 +109,10 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
 
 
 def build(name: str, parameters: ProfileParameters) -> Profile:
-    """The profile with these parameters. Raises ValueError where they are not those of profile `name`, and where an
+    """The profile with these parameters. Raises ValueError if they are not parameters of the profile `name`, or if an
     installed profile cannot be built."""
     if all_profiles().get(name) is not type(parameters):
-        raise ValueError(f"{type(parameters).__name__} are not the parameters of a profile {name!r}")
+        raise ValueError(f"{type(parameters).__name__} is not the parameter class of profile {name!r}")
     if name in PROFILES:
         return parameters.profile(name)
     try:
@@ -124,7 +123,7 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     except Exception as e:
         raise _broken(name, e) from e
     if unknown:
-        raise ValueError(f"profile {name}: it needs {', '.join(map(repr, unknown))}, which is no Need")
+        raise ValueError(f"profile {name}: unknown needs {', '.join(map(repr, unknown))}; allowed: those of rules.Need")
     return profile
 
 

@@ -1,9 +1,9 @@
 """Aryl (arXiv 2202.07896, published as Lyra): nodes borrowed from an inference pool, and elastic jobs that use spare
 capacity.
 
-In each round waiting jobs start with their minimum (first phase); replicas beyond the minimum, called flexible, then go
-where they save most time (second phase), and leave again when a waiting job needs the room.
-"""
+In each round waiting jobs start with their minimum (first phase). Then replicas beyond the minimum, called flexible, go
+to the jobs where they save most time (second phase). Flexible replicas leave again when a waiting job needs their
+room."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -54,26 +54,24 @@ __all__ = [
 ]
 
 Item = tuple[float, float]
-"""(weight, value): what this many more replicas cost, and the time that they save. Both are above 0; weights rise
-within a group."""
+"""(weight, value): the additional cost of this many more replicas, and the time that they save. Both are above 0;
+weights rise within a group."""
 
 
 # -- Flexible replicas: those beyond a job's minimum, which leave without a stop ---------------------------------------
 
 
 class FlexibleReplicas:
-    """An index: what flexible replicas hold per node and job; and the running elastic jobs by placement key.
-
-    A round updates it by `hold`, and takes that back at its end by `restore`.
-    """
+    """An index of what flexible replicas hold per node and job, and of the running elastic jobs by placement key. A
+    round updates it by `hold`, and undoes that at its end by `restore`."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.on: dict[str, dict[str, Resources]] = {}
-        """By node and job."""
+        """What flexible replicas hold, by node and job."""
         self.total: dict[str, Resources] = {}
-        """By node, for all jobs together."""
+        """What the flexible replicas of all jobs hold together, by node."""
         self.elastic: dict[PlacementKey, dict[str, None]] = {}
-        """Keys of the running jobs that may have another size, by placement key."""
+        """The keys of the running jobs whose size may change, by placement key."""
         self._of: dict[str, Placement] = {}
         self._changed: dict[str, Job] = {}
         for job in jobs:
@@ -93,7 +91,7 @@ class FlexibleReplicas:
         return True
 
     def hold(self, job: Job, placement: Placement) -> None:
-        """From now on in this round the job has this placement."""
+        """Set the job's placement for the rest of this round."""
         if not job.spec.elastic:
             return
         self._changed.setdefault(job.spec.key, job)
@@ -102,7 +100,7 @@ class FlexibleReplicas:
             self._take(job.spec, placement)
 
     def restore(self) -> None:
-        """Go back to the state of the Snapshot."""
+        """Restore the state of the Snapshot."""
         for job in self._changed.values():
             self._drop(job.spec)
             self.change(None, job, 0.0)
@@ -150,10 +148,10 @@ def flexible_replicas_index(snapshot: Snapshot) -> FlexibleReplicas:
 
 
 def admit(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts, *, backfill: bool, shrinks: bool) -> set[str]:
-    """Start waiting jobs, first to serve first: with `shrinks` with their minimum, and one that finds no room gets that
-    of flexible replicas; else with their declared size. Without `backfill` the first that finds none holds back all
-    behind it; with it only one that has waited too long does, if the cluster could hold it at all. Gives the keys of
-    those that were shrunk."""
+    """Start waiting jobs in order. With `shrinks` they start with their minimum, and a job that finds no room takes the
+    room of flexible replicas; otherwise they start with their declared size. Without `backfill` the first job that
+    finds no room holds back all later jobs; with it, only a job that has waited too long does, and only if the cluster
+    could hold it at all. Returns the keys of the jobs that shrank."""
     queue, donors = round_.waiting(), set[str]()
     for entry in queue:
         job = round_.job(entry[4])
@@ -162,8 +160,8 @@ def admit(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts, *, back
         if round_.start(job, job.spec.minimum if shrinks else job.spec.declared, Reason("fits")):
             flexible.hold(job, round_.placement(job))
             continue
-        if shrinks and not round_.in_cooldown(job) and (gave := _make_room(round_, flexible, job, costs)):
-            donors |= gave
+        if shrinks and not round_.in_cooldown(job) and (donors_used := _make_room(round_, flexible, job, costs)):
+            donors |= donors_used
             continue
         round_.refuse(job, lacks(job, round_))
         if round_.in_cooldown(job):
@@ -177,8 +175,9 @@ def admit(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts, *, back
 
 
 def _make_room(round_: Round, flexible: FlexibleReplicas, job: Job, costs: ChangeCosts) -> set[str]:
-    """Start a job on room that flexible replicas give up: of one kind of nodes, and as few of them as can be. Gives the
-    keys of those that shrank; none where that is of no use."""
+    """Start a job in room that flexible replicas give up: on one kind of nodes (own or borrowed), and with as few of
+    these replicas removed as possible. Returns the keys of the jobs that shrank; none if the job cannot start in this
+    way."""
     spec, room = job.spec, round_.room
     if not flexible.total:
         return set()
@@ -193,7 +192,7 @@ def _make_room(round_: Round, flexible: FlexibleReplicas, job: Job, costs: Chang
         for name in nodes:
             for key in sorted(flexible.on.get(name, ())):
                 donor = round_.job(key)
-                if not _gives(round_, donor, job, costs):
+                if not _may_give(round_, donor, job, costs):
                     continue
                 before.setdefault(key, round_.changes.get(key))
                 _leave(round_, donor, name, reason)
@@ -216,8 +215,9 @@ def _to_clear(
     allowed: frozenset[int] | None,
     costs: ChangeCosts,
 ) -> list[str]:
-    """The nodes to take flexible replicas from, so that the job's minimum of this group has room; none where even all
-    of them would not do. Those first that give most replicas room for the least that leaves."""
+    """The nodes from which to remove flexible replicas so that the job's minimum of this group has room; none if even
+    all such nodes would not suffice. Nodes with the smallest share of resources given up per replica that gets room
+    come first."""
     room, request = round_.room, group.request
     donations: list[tuple[float, int, str, int]] = []
     wanted, more = job.spec.minimum.get(group.type, 0), 0
@@ -229,7 +229,7 @@ def _to_clear(
             continue
         given = NOTHING
         for key, held in flexible.on[name].items():
-            if _gives(round_, round_.job(key), job, costs):
+            if _may_give(round_, round_.job(key), job, costs):
                 given = given.plus(held)
         gained = room.fit(i, request, given.times(-1)) - room.fit(i, request)
         if gained > 0:
@@ -253,15 +253,16 @@ def _to_clear(
     return chosen
 
 
-def _gives(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
-    """One that ends sooner than it would have shrunk does not: its room is free by then."""
+def _may_give(round_: Round, donor: Job, job: Job, costs: ChangeCosts) -> bool:
+    """Whether the donor gives up flexible replicas for the job. A donor that ends sooner than it would have shrunk does
+    not: its room is free by then."""
     lower = donor.spec.priority <= job.spec.priority
     ends_s = left_s(donor, donor.counts, round_.now)
     return lower and movable(donor, round_) and ends_s > costs.rescale_s(donor)
 
 
 def _leave(round_: Round, donor: Job, name: str, reason: Reason) -> None:
-    """Take the donor's flexible replicas on this node, and so those of higher indices."""
+    """Remove the donor's flexible replicas on this node, and with them its replicas of higher indices."""
     held = round_.placement(donor)
     counts = dict(counts_of(held))
     for type_, names in held.items():
@@ -296,7 +297,7 @@ DAY_S: Final = 86400.0
 
 def grow(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts) -> None:
     """Give more workers to jobs whose size may change now. No job shrinks here: a running job keeps its replicas until
-    another job waits for them, so that sizes do not follow the clock."""
+    another job waits for them, so that sizes do not change with the clock alone."""
     place = round_.rules.place if isinstance(round_.rules.place, Apart) else Apart()
     in_vain: set[str] = set()
     progress = True
@@ -317,13 +318,14 @@ def grow(round_: Round, flexible: FlexibleReplicas, costs: ChangeCosts) -> None:
             grown = [job for job, sizes in tried if _grow_to(round_, job, sizes, costs)]
             for job in grown:
                 flexible.hold(job, round_.placement(job))
-            # A job that found no nodes may find some once others have grown; the last pass grows none.
+            # A job that found no nodes may find some after other jobs have grown. So passes are repeated until no job
+            # grows.
             in_vain = set() if grown else in_vain | {job.key for job, _ in tried}
             progress = progress or bool(tried)
 
 
 def give_back(round_: Round, flexible: FlexibleReplicas, donors: Set[str]) -> None:
-    """Let donors keep replicas whose room is not needed, on their nodes."""
+    """Let donors keep replicas whose room is not needed after all, on their present nodes."""
     for key in sorted(donors):
         job, target = round_.job(key), round_.changes.get(key)
         if target is None:
@@ -379,7 +381,7 @@ def _that_find_room(round_: Round, place: Apart, flexible: FlexibleReplicas) -> 
     keys = [key for spec, keys in alike if holds(spec, room.allowed(spec, WORKER)) for key in keys]
     for job in map(round_.job, sorted(keys)):
         if _may_grow(round_, job) and (
-            room.admission.plain  # then all nodes are alike
+            room.admission.plain  # then all nodes admit the same jobs
             or any(holds(job.spec, where[WORKER]) for where in place.wheres(job.spec, room, round_.placement(job)))
         ):
             yield job
@@ -406,12 +408,12 @@ def _may_grow(round_: Round, job: Job) -> bool:
     group, held = job.spec.group(WORKER), round_.placement(job)
     if group is None or not held or len(held.get(WORKER, ())) >= group.maximum or not movable(job, round_):
         return False
-    # A job that has just given up replicas would move.
+    # A job that has given up replicas in this round does not grow: that would only move these replicas.
     return all(len(names) <= len(held.get(type_, ())) for type_, names in job.placement.items())
 
 
 def _choices(round_: Round, job: Job) -> tuple[list[Counts], list[Item]]:
-    """The sizes above the present one, with what each costs more and the seconds that it saves."""
+    """The sizes above the present one, each with its additional cost and the seconds that it saves."""
     spec, held = job.spec, counts_of(round_.placement(job))
     group = spec.group(WORKER)
     assert group is not None
@@ -442,12 +444,11 @@ def left_s(job: Job, held: Counts, now: float) -> float:
 
 
 def allot(groups: Sequence[Sequence[Item]], capacity: float) -> list[int]:
-    """How many items of each group are chosen, 0 for none: item k - 1 stands for k replicas.
+    """The number of items chosen from each group, 0 for none: item k - 1 stands for k replicas.
 
-    Greedy along the concave hull of each group: steps from corner to corner by time saved per weight, as long as they
-    fit; what is left after that to items between corners. The same steps solve the linear relaxation, so less than the
-    first step that did not fit is lost.
-    """
+    Greedy along the concave hull of each group: steps from corner to corner in the order of time saved per weight, as
+    long as they fit; the remaining capacity then goes to items between corners. The same steps solve the linear
+    relaxation, so the loss is less than the value of the first step that did not fit."""
     edges = []
     for g, items in enumerate(groups):
         points = [(0.0, 0.0), *items]
@@ -473,7 +474,7 @@ def allot(groups: Sequence[Sequence[Item]], capacity: float) -> list[int]:
 
 
 def corners(points: Sequence[Item]) -> list[int]:
-    """Which of these points are corners of the least concave line above all, as long as it rises."""
+    """The indices of the points that are corners of the concave hull above all points, as far as it rises."""
     kept: list[int] = []
     for k, (x, y) in enumerate(points):
         if kept and y <= points[kept[-1]][1]:
@@ -492,9 +493,10 @@ def corners(points: Sequence[Item]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhases:
-    """Base demands first, then flexible replicas on what is left. Where a base took room of flexible replicas, once
-    more: a job that shrank may have given up more than was needed. `scaling` false: no job grows or shrinks. Nor does
-    a job whose rescale `costs` more than it brings, which Aryl leaves open."""
+    """Start waiting jobs with their minimum, then give the remaining capacity to flexible replicas. If a start took
+    room of flexible replicas, waiting jobs are tried once more, since a job that shrank may have given up more than was
+    needed. `scaling` false: no job grows or shrinks. A job whose rescale `costs` more than it brings is not rescaled
+    either; Aryl leaves that open."""
 
     backfill: bool = True
     scaling: bool = True
@@ -512,30 +514,30 @@ class TwoPhases:
 
 
 class ArylParameters(CostParameters):
-    """Aryl: borrows nodes from an inference pool; shortest job first, and what is left goes to elastic jobs."""
+    """Aryl: borrows nodes from an inference pool; shortest job first; free capacity goes to elastic jobs."""
 
-    place: PlaceName = Field("apart", description="which nodes replicas go to; count looks at totals only")
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    place: PlaceName = Field("apart", description="rule that places replicas on nodes; count: totals only")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
     lend: Literal["none", "offered"] = Field("offered", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "search",
-        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
-        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+        description="nodes that return to their pool: the first; otherwise idle nodes, nodes whose jobs can shrink, "
+        "then by preemption cost, jobs on the node, a search for the fewest stops, or at random",
     )
-    cooldown_s: Seconds = Field(60.0, description="least time between two rescales of one job")
+    cooldown_s: Seconds = Field(60.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     order: Literal["sjf", "fifo"] = Field("sjf", description="shortest job first, or by arrival")
     patience: float = Field(
         10.0,
         ge=1,
         le=1e6,
-        description="with sjf, a job that has waited this many times its own run time (at least a day) goes first",
+        description="with sjf, a job goes first after waiting this times its run time (at least a day)",
     )
     backfill: bool = Field(True, description="jobs behind one that does not fit may start")
     scaling: bool = Field(True, description="elastic jobs grow beyond their minimum, and shrink where others wait")
 
     def _needs(self) -> Iterable[Need]:
-        """Without scaling nobody is resized, nor where a node goes back: it would not grow again."""
+        """Without `scaling` no job is resized, not even when a node is returned: it would never grow again."""
         return (need for need in super()._needs() if self.scaling or need != "resize")
 
     def stages(self) -> Stages:
@@ -545,6 +547,6 @@ class ArylParameters(CostParameters):
             declared.append("loans")
         if self.scaling:
             declared.append("resize")
-        if self.order == "sjf" or self.scaling:  # who grows is chosen by the time that it has left
+        if self.order == "sjf" or self.scaling:  # the jobs that grow are chosen by their remaining time
             declared += ["duration", "speed"]
         return Stages(order, (TwoPhases(self.backfill, self.scaling, self.costs),), needs(*declared))

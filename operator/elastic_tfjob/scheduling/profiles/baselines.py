@@ -1,7 +1,6 @@
-"""The well-known policies, to compare with and to build on: each is an order with few steps.
+"""Well-known policies, for comparison and as a basis for other profiles. Each is an order with a few steps.
 
-Fixed sizes: fixed, fifo, sjf, srtf, las, rebalance. Elastic sizes: edf, hull, optimus, drf.
-"""
+Fixed sizes: fixed, fifo, sjf, srtf, las, rebalance. Elastic sizes: edf, hull, optimus, drf."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,14 +43,14 @@ __all__ = ["RebalanceParameters"]
 
 
 class FifoParameters(ProfileParameters):
-    """First in, first out; the first job that does not fit holds back all behind it."""
+    """First in, first out. The first job that does not fit blocks all later jobs."""
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(),), needs())
 
 
 class FifoBackfillParameters(ProfileParameters):
-    """First in, first out; what fits starts."""
+    """First in, first out. A later job that fits may start first."""
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(backfill=True),), needs())
@@ -61,9 +60,9 @@ class FifoBackfillParameters(ProfileParameters):
 
 
 class FixedParameters(ProfileParameters):
-    """As upstream does: declared sizes by arrival, what fits starts, pods spread by kube-scheduler."""
+    """Like the training-operator: jobs have their declared sizes, and kube-scheduler places the pods."""
 
-    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
 
     def stages(self) -> Stages:
         return Stages(Fifo(), (FixedSize(backfill=True),), needs())
@@ -73,16 +72,16 @@ class FixedParameters(ProfileParameters):
 
 
 class SjfParameters(ProfileParameters):
-    """Shortest job first, not preemptive; the first that does not fit holds back all behind it."""
+    """Shortest job first, without preemption. The first job that does not fit blocks all later jobs."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestJobFirst(), (FixedSize(),), needs("duration", "speed"))
 
 
 class SjfBackfillParameters(SjfParameters):
-    """Shortest job first, not preemptive; what fits starts."""
+    """Shortest job first, without preemption. A later job that fits may start first."""
 
     def stages(self) -> Stages:
         return Stages(ShortestJobFirst(), (FixedSize(backfill=True),), needs("duration", "speed"))
@@ -92,9 +91,9 @@ class SjfBackfillParameters(SjfParameters):
 
 
 class SrtfParameters(ProfileParameters):
-    """Shortest remaining time first, preemptive."""
+    """Shortest remaining time first, with preemption."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
 
     def stages(self) -> Stages:
         return Stages(ShortestRemainingTimeFirst(), (Preemptive(),), needs("duration", "speed", "stop"))
@@ -119,24 +118,24 @@ class Forgive:
 
 
 class LasParameters(ProfileParameters):
-    """Least attained service (Tiresias), preemptive."""
+    """Least attained service (Tiresias), with preemption."""
 
     thresholds: tuple[float, ...] = Field(
         (3250.0, 7200.0),
         max_length=MAX_ENTRIES,
-        description="accelerator-seconds at which a job sinks one queue, rising",
+        description="accelerator-seconds at which a job drops to the next queue, ascending",
     )
     within: Literal["arrival", "turn"] = Field(
         "turn", description="order in a queue: by arrival (Lucid), or running, preempted, entered (Tiresias)"
     )
     promote_knob: float = Field(
-        0.0, ge=0, description="back to the first queue after waiting this times its run; 0: off"
+        0.0, ge=0, description="a job returns to the first queue after waiting this times its run time; 0: off"
     )
 
     @field_validator("thresholds", mode="before")
     @classmethod
     def commas(cls, value: object) -> object:
-        """`3250,7200` as a command line gives it."""
+        """Numbers in the form in which a command line gives them, such as `3250,7200`."""
         return value.split(",") if isinstance(value, str) else value
 
     @field_validator("thresholds")
@@ -156,7 +155,8 @@ class LasParameters(ProfileParameters):
 
 @dataclass(frozen=True, slots=True)
 class SizeChoices:
-    """A job's sizes, the largest first; what each requests; and the least amount of each resource over all sizes."""
+    """A job's sizes, the largest first; the resources that each size requests; and the minimum of each resource over
+    all sizes."""
 
     sizes: Sequence[Counts]
     wants: Sequence[Resources]
@@ -184,7 +184,7 @@ class GreedyInOrder:
 
 
 def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[int]:
-    """For one job after the other, the row of its first choice that fits beside the earlier jobs; 0 where none fits."""
+    """For each job in turn, the row of its first choice that fits in addition to the earlier jobs; 0 if none fits."""
     cpu, memory, accelerators, pods, storage = free
     for choice in choices:
         least = choice.least
@@ -206,11 +206,9 @@ def first_that_fit(choices: Iterable[SizeChoices], free: Resources) -> Iterator[
 
 
 def sizes_of(job: Job, useful: bool) -> list[Counts]:
-    """Sizes a job may run at, the largest first; `useful`: only those that train faster than every smaller one.
-
-    A size whose speed is None (one that a table does not have) is skipped. Without any known speed, there are the
-    declared size and the minimum.
-    """
+    """The sizes at which a job may run, the largest first; `useful`: only sizes that train faster than every smaller
+    one. A size whose speed is None (a table does not have it) is skipped. Without any known speed, the sizes are the
+    declared one and the minimum."""
     spec = job.spec
     group = spec.group(WORKER)
     if not spec.elastic or group is None or job.speed is None:
@@ -227,9 +225,9 @@ def sizes_of(job: Job, useful: bool) -> list[Counts]:
 
 
 class EdfParameters(ProfileParameters):
-    """Earliest deadline first; an elastic job takes as many replicas as help it and are free."""
+    """Earliest deadline first. An elastic job gets all free replicas that make it faster."""
 
-    oracle: bool = Field(True, description="the policy gets the true duration and speed (simulation only)")
+    oracle: bool = Field(True, description="the policy gets true durations and speeds (simulation only)")
     size: Literal["useful", "largest"] = Field(
         "useful", description="largest size that is faster than all below it, or largest known (ElasticFlow)"
     )
@@ -244,14 +242,16 @@ class EdfParameters(ProfileParameters):
 
 
 class RebalanceParameters(ProfileParameters):
-    """Declared sizes by arrival; replicas move from crowded nodes to idle CPU where that pays."""
+    """Jobs start in order of arrival, with their declared sizes. Replicas move from crowded nodes to idle CPU."""
 
-    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
+    place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(10.0, description="most seconds between two rounds; 0: a round only after a change")
     moves: int = Field(2, ge=0, le=100, description="most moves of one job")
-    times: float = Field(4.0, ge=0, le=1000, description="a move must save, and leave to do, this times what it costs")
-    move_s: Seconds = Field(15.0, description="what a move is expected to cost a job, in seconds of training")
-    idle: float = Field(0.25, gt=0, le=1, description="least part of a node's CPU that is idle where a replica goes")
+    times: float = Field(
+        4.0, ge=0, le=1000, description="a move must save this times its cost, and leave as much training to do"
+    )
+    move_s: Seconds = Field(15.0, description="expected cost of a move, in seconds of training")
+    idle: float = Field(0.25, gt=0, le=1, description="least idle part of the CPU of a move's target node")
 
     def stages(self) -> Stages:
         steps = (FixedSize(backfill=True), Balance(self.moves, self.times, self.move_s, self.idle))
@@ -262,9 +262,9 @@ class RebalanceParameters(ProfileParameters):
 
 
 class HullParameters(TryingParameters):
-    """Hull: replicas go where they add most speed, looking past sizes that help little to larger ones."""
+    """Hull: replicas go to the job that gains most speed, even if it gains only by several at once."""
 
-    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(False, description="gain per dominant share instead of per replica")
     on_full: Literal["next", "stop"] = Field("next", description="when a size does not fit: try other jobs, or stop")
 
@@ -299,9 +299,9 @@ class MarginalGain:
         apply_rows(round_, jobs, fill(jobs, keys, free, self.on_full), Reason("marginal-gain"))
 
     def sizes_of(self, job: Job, total: Resources) -> Increments:
-        """Increments of one PS or worker each, or as many as the next known size has more; the key is minus the gain
-        per remaining step, never below the one before: a better one behind a worse one is reached right after it.
-        """
+        """Increments of one PS or worker each, or of as many as the next size with a known speed has more. The key is
+        minus the gain per remaining step, but never below the previous key: an increment with a larger gain behind one
+        with a smaller gain is taken directly after it."""
         spec, size = job.spec, job.spec.minimum
         sizes, keys, demand = [size], [0.0], [spec.demand(size)]
         while (unit := self.best_unit(job, size, total)) is not None:
@@ -341,12 +341,12 @@ class MarginalGain:
 
 
 class OptimusParameters(TryingParameters):
-    """Optimus: one PS or worker at a time to the job whose finish it brings nearest."""
+    """Optimus: adds one PS or worker at a time, to the job whose remaining time it shortens most."""
 
-    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
+    place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
     per_resource: bool = Field(True, description="gain per amount of the unit's dominant resource (the paper)")
     on_full: Literal["next", "stop"] = Field("next", description="when the best unit does not fit: try others, or stop")
-    repack: bool = Field(True, description="a resized job is placed again as a whole")
+    repack: bool = Field(True, description="a resize places all replicas of the job again (simulation only)")
 
     def stages(self) -> Stages:
         steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
@@ -372,7 +372,7 @@ class DominantResourceFairness:
 
 
 def shares(job: Job, total: Resources) -> Increments:
-    """One increment per bundle; its key is the dominant share that the job held before it."""
+    """One increment per bundle; its key is the dominant share of the job before the bundle."""
     spec = job.spec
     if spec.elastic:
         return _shares(spec.groups, total)
@@ -381,7 +381,7 @@ def shares(job: Job, total: Resources) -> Increments:
 
 @lru_cache(maxsize=4096)
 def _shares(groups: tuple[ReplicaGroup, ...], total: Resources) -> Increments:
-    """Cached by groups: jobs of equal groups share the result."""
+    """Cached by replica groups: jobs with equal groups share the result."""
     spec = JobSpec("", 0.0, groups)
     sizes: list[Counts] = []
     keys: list[float] = []

@@ -65,7 +65,7 @@ __all__ = [
     "plan",
     "planned",
     "restore",
-    "told",
+    "speed_known",
 ]
 
 # -- The order of jobs -------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ MEASURED: Final = 5
 Optimus' formula."""
 
 
-def told(job: Job) -> bool:
+def speed_known(job: Job) -> bool:
     """Whether the job's speed at other sizes is known from a source other than CPU use. The remaining jobs grow by CPU
     use, because the behaviour of the running program is more reliable than speeds measured with a different CPU
     share."""
@@ -107,7 +107,7 @@ def told(job: Job) -> bool:
 def planned(job: Job, now: float) -> bool:
     """Whether the job's size is planned. A deadline that has passed does not count."""
     by = job.spec.deadline_s
-    return told(job) or (by is not None and by > now and job.spec.total_steps is not None)
+    return speed_known(job) or (by is not None and by > now and job.spec.total_steps is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
 
     def free(job: Job) -> bool:
         """Whether the job may change. A job in growth backoff keeps the size that was faster."""
-        return told(job) or not job.placement or growth_backoff_over(job, round_)
+        return speed_known(job) or not job.placement or growth_backoff_over(job, round_)
 
     deadline_round = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
     stops = keep_running(deadline_round)
@@ -152,7 +152,7 @@ def _met(deadline_round: DeadlineRound, of: DeadlineRound) -> int:
 
 
 def _by_use(job_case: JobCase) -> bool:
-    return not job_case.probe and not told(job_case.job)
+    return not job_case.probe and not speed_known(job_case.job)
 
 
 def _promised(deadline_round: DeadlineRound) -> DeadlineRound:
@@ -213,9 +213,9 @@ def _declared(job_case: JobCase) -> int:
 class ElasticSettings(ElasticParameters):
     """The parameters; see ElasticProfileParameters."""
 
-    place: PlaceName = Field("pack-apart", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
-    cooldown_s: Seconds = Field(30.0, description="least time between two rescales of one job")
+    place: PlaceName = Field("pack-apart", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(15.0, description="most seconds between two rounds; 0: a round only after a change")
+    cooldown_s: Seconds = Field(30.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     sample_points: int = Field(
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
@@ -223,25 +223,28 @@ class ElasticSettings(ElasticParameters):
     lend: Literal["none", "offered"] = Field("offered", description="borrow nodes that the inference pool offers")
     reclaim: Reclaim = Field(
         "search",
-        description="with lend, which nodes go back: the first; or those without jobs, then those whose jobs can "
-        "shrink, then by least preemption cost, fewest jobs, a search for the fewest stops, or at random",
+        description="nodes that return to their pool: the first; otherwise idle nodes, nodes whose jobs can shrink, "
+        "then by preemption cost, jobs on the node, a search for the fewest stops, or at random",
     )
-    pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
-    settle_s: Seconds = Field(30.0, description="a first start is left alone so long before its speed is believed")
+    pause_s: Seconds = Field(1.0, description="expected pause of a start or resize, in seconds")
+    settle_s: Seconds = Field(30.0, description="seconds after a first start before the job's speed is used")
     keep: float = Field(
-        1.0, ge=0, le=1000, description="how much more what a running job has is worth to it than the same to another"
+        1.0,
+        ge=0,
+        le=1000,
+        description="weight of capacity that a running job has, relative to the same for another job",
     )
     speed_power: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="beside deadlines, speed counts to this power: below 1 more jobs get some of the rest",
+        description="exponent of speed for capacity beyond deadlines; below 1, more jobs get a share",
     )
     left_power: float = Field(
         0.25,
         ge=0,
         le=1,
-        description="beside deadlines, the time left counts to this power: 1 shortest first, 0 all alike",
+        description="exponent of the time left for capacity beyond deadlines; 1: shortest first, 0: all alike",
     )
     share_cpu: bool = Field(True, description=SHARE_CPU)
     moves: int = Field(2, ge=0, le=100, description="most moves of one job from crowded nodes to idle CPU")
@@ -283,7 +286,7 @@ def restore(resizing: Resizing) -> None:
     for job in sorted(resizing.short, key=lambda job: (job.spec.arrival_s, job.spec.sequence)):
         held, declared = job.counts, job.spec.declared
         wanted = {type_: max(n, declared.get(type_, 0)) for type_, n in held.items()}
-        if wanted == held or round_.placement(job) != job.placement or told(job):
+        if wanted == held or round_.placement(job) != job.placement or speed_known(job):
             continue
         if not (movable(job, round_) and growth_backoff_over(job, round_)):
             continue
@@ -319,7 +322,9 @@ def leave_ranked(adjustment: Adjustment) -> None:
 def grow_unplanned(adjustment: Adjustment) -> None:
     """The step `grow` of kips, for jobs that `restore` has not changed."""
     round_ = adjustment.round
-    adjustment.short = [job for job in adjustment.short if not told(job) and round_.placement(job) == job.placement]
+    adjustment.short = [
+        job for job in adjustment.short if not speed_known(job) and round_.placement(job) == job.placement
+    ]
     grow(adjustment)
 
 
@@ -329,7 +334,7 @@ CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow
 
 
 class ElasticProfileParameters(ElasticSettings):
-    """All of them: deadlines, then who gains most; CPU in place, moves, and nodes on loan."""
+    """The rules of `deadline`, `kips`, `specon` and `aryl` together: deadlines first, then the jobs that gain most."""
 
     def stages(self) -> Stages:
         planning = DeadlineParameters(
@@ -362,10 +367,10 @@ class ElasticProfileParameters(ElasticSettings):
             Weights(crowded),
             *map(adjusting, CPU),
         )
-        told = needs("deadline", "speed", "duration", "service", "use", "history")
+        inputs = needs("deadline", "speed", "duration", "service", "use", "history")
         done = needs("stop", "move", "cpu")
         order = EarliestDeadlineToCome(self.settle_s)
-        return Stages(order, steps, told | done, drifts=True, shares_cpu=self.share_cpu)
+        return Stages(order, steps, inputs | done, drifts=True, shares_cpu=self.share_cpu)
 
     def profile(self, name: str) -> Profile:
         # As for the profile deadline, the steps themselves check the minimum gain.

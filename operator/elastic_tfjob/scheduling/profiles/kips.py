@@ -51,23 +51,28 @@ __all__ = ["KipsParameters", "growth_backoff_over", "return_to_faster_size"]
 class KipsSettings(CostParameters):
     """The parameters; see KipsParameters."""
 
-    place: PlaceName = Field("pack", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(15.0, description="longest time between two rounds; 0: only when something changes")
-    cooldown_s: Seconds = Field(30.0, description="least time between two rescales of one job")
+    place: PlaceName = Field("pack", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(15.0, description="most seconds between two rounds; 0: a round only after a change")
+    cooldown_s: Seconds = Field(30.0, description="least seconds between two resizes of one job")
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     sample_points: int = Field(
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
     )
-    busy: float = Field(0.8, gt=0, le=1, description="CPU used / held from which on replicas lack CPU")
-    idle: float = Field(0.3, ge=0, lt=1, description="CPU used / held below which replicas leave CPU idle")
+    busy: float = Field(0.8, gt=0, le=1, description="ratio of used to held CPU from which replicas lack CPU")
+    idle: float = Field(0.3, ge=0, lt=1, description="ratio of used to held CPU below which replicas leave CPU idle")
     patience_s: Seconds = Field(
-        30.0, description="who waits longer may take all beyond others' minimum, not only beyond their declared size"
+        30.0,
+        description="seconds of waiting after which a job may shrink other jobs to their minimum, not only to their "
+        "declared size",
     )
-    cpu_growth: float = Field(4.0, ge=1, description="most that a replica's CPU is raised at once, times what it holds")
-    min_idle: float = Field(0.05, ge=0, le=1, description="idle CPU is lent from this part of a node's CPU on")
+    cpu_growth: float = Field(4.0, ge=1, description="largest factor by which a replica's CPU is raised at once")
+    min_idle: float = Field(0.05, ge=0, le=1, description="least idle part of a node's CPU that is lent")
     share_cpu: bool = Field(True, description=SHARE_CPU)
     min_efficiency: float = Field(
-        0.5, ge=0, le=1, description="least gain of one more replica, relative to a gain in proportion"
+        0.5,
+        ge=0,
+        le=1,
+        description="least speed gain of one more replica, relative to a gain in proportion to replicas",
     )
 
     @property
@@ -487,9 +492,9 @@ STEPS = (
 
 
 class KipsParameters(KipsSettings):
-    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): idle CPU goes to who uses all it has."""
+    """PS/worker affinity and dynamic adjustment (Jeong and Yu, 2022): busy replicas get idle CPU."""
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
-        told = needs("cpu", "use", "speed", "duration", "service")
-        return Stages(Fifo(), steps, told, drifts=True, shares_cpu=self.share_cpu)
+        inputs = needs("cpu", "use", "speed", "duration", "service")
+        return Stages(Fifo(), steps, inputs, drifts=True, shares_cpu=self.share_cpu)

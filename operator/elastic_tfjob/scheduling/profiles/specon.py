@@ -120,17 +120,22 @@ def _move(round_: Round, job: Job, source: str, target: str) -> bool:
 class SpeconSettings(ProfileParameters):
     """The parameters; see SpeconParameters."""
 
-    place: PlaceName = Field("spread", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(10.0, description="longest time between two rounds; 0: only when something changes")
+    place: PlaceName = Field("spread", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(10.0, description="most seconds between two rounds; 0: a round only after a change")
     published: bool = Field(False, description="SpeCon as published: converging jobs move away, and nothing else")
     alpha: float = Field(
-        0.1, gt=0, lt=1, description="published: a loss that falls slower than this part of its peak is a slow reading"
+        0.1,
+        gt=0,
+        lt=1,
+        description="published: a loss is slow if it falls slower than this part of its fastest fall",
     )
     period_s: Seconds = Field(30.0, description="published: least time between two moves")
-    moves: int = Field(2, ge=0, le=100, description="most moves of one job; published: 1 whatever stands here")
-    times: float = Field(4.0, ge=0, le=1000, description="a move must save, and leave to do, this times what it costs")
-    move_s: Seconds = Field(15.0, description="what a move is expected to cost a job, in seconds of training")
-    idle: float = Field(0.25, gt=0, le=1, description="least part of a node's CPU that is idle where a replica goes")
+    moves: int = Field(2, ge=0, le=100, description="most moves of one job; published: always 1")
+    times: float = Field(
+        4.0, ge=0, le=1000, description="a move must save this times its cost, and leave as much training to do"
+    )
+    move_s: Seconds = Field(15.0, description="expected cost of a move, in seconds of training")
+    idle: float = Field(0.25, gt=0, le=1, description="least idle part of the CPU of a move's target node")
     floor: float = Field(
         0.2, ge=0, le=1, description="part of an equal share of a crowded node's CPU that each job keeps"
     )
@@ -144,7 +149,7 @@ class SpeconSettings(ProfileParameters):
         1.3,
         ge=0,
         le=1000,
-        description="a job that alone needs this times what the cluster needs for all goes first; 0: none does",
+        description="a job goes first if its own remaining time is this times the cluster's for all jobs; 0: off",
     )
 
 
@@ -343,7 +348,7 @@ def _stays(round_: Round, job: Job) -> bool:
 
 
 class SpeconParameters(SpeconSettings):
-    """CPU of crowded nodes by remaining work, and moves to idle CPU; or SpeCon as published."""
+    """Shares the CPU of crowded nodes by remaining work, and moves replicas to idle CPU; or SpeCon as published."""
 
     def stages(self) -> Stages:
         start = FixedSize(backfill=True)

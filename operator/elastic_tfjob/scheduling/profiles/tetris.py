@@ -50,7 +50,7 @@ class Tetris:
             units = queues[best]
             job, following = units.head, units.following
             given = units.demand.within(free) and self._give(round_, job, following)
-            # If a job finds no nodes to start on, no other one with its placement key does; a running job may.
+            # If a job finds no nodes to start on, no other job with its placement key does; a running job may.
             if not (given or round_.placement(job)) or not units.advance():
                 del queues[best]
             if given and job.spec.elastic and round_.rules.cooldown_s == 0:
@@ -81,7 +81,8 @@ class Tetris:
         return {key: units for key, units in queues.items() if units}
 
     def _growth(self, round_: Round) -> dict[Hashable, "Units"]:
-        """Running jobs by the kind of their next bundle; kinds whose last job comes last go first."""
+        """Running jobs by the kind of their next bundle. Kinds are sorted in descending order of their last movable
+        job, so the kind whose last job comes last in the order is first."""
         order = round_.rules.order
         growing = round_.snapshot.index(("growing", order), lambda snapshot: Growing(order).fill(snapshot))
         groups: list[tuple[Entry, Hashable, Units]] = []
@@ -103,7 +104,8 @@ class Tetris:
 
 
 class Units:
-    """The queue of jobs for one kind of unit: the size that they reach with it, and the resources that it adds."""
+    """The queue of jobs for one kind of unit: the size that a job reaches with the unit, and the resources that it
+    adds."""
 
     def __init__(self, following: Counts, demand: Resources, jobs: Iterator[Job]) -> None:
         self.following = following
@@ -125,13 +127,13 @@ class Units:
         self._head = job
 
     def advance(self) -> bool:
-        """Go to the next job; False where there is none."""
+        """Go to the next job; False if there is none."""
         self._head = self._later.pop() if self._later else next(self._jobs, None)
         return self._head is not None
 
 
 class Growing(JobQueue):
-    """The running jobs that may have another size, by the kind of their next bundle."""
+    """The running jobs whose size may change, by the kind of their next bundle."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order, running=True)
@@ -144,13 +146,13 @@ class Growing(JobQueue):
 
 
 def growth_kind(spec: JobSpec, counts: Counts) -> PlacementKey:
-    """Equal for jobs whose next bundle is the same and may go to the same nodes."""
+    """A value that is equal for jobs whose next bundle is the same and may go to the same nodes."""
     return PlacementKey(spec.groups, tuple(counts.items()), spec.constraints)
 
 
 @lru_cache(maxsize=4096)
 def next_bundle(groups: tuple[ReplicaGroup, ...], held: tuple[tuple[str, int], ...]) -> tuple[Counts, Resources] | None:
-    """The size after this one, and what it adds; None at the maximum."""
+    """The next larger size, and the resources that it adds; None at the maximum."""
     spec, counts = JobSpec("", 0.0, groups), dict(held)
     following = bundle_more(spec, counts)
     return None if following is None else (following, spec.demand(following).minus(spec.demand(counts)))
@@ -166,7 +168,7 @@ def shortness(job: Job, now: float) -> float:
 
 
 class TetrisParameters(ElasticParameters):
-    """Tetris: packing score plus shortness."""
+    """Tetris: starts the job with the best sum of packing score and shortness."""
 
     shortness_weight: float = Field(1.0, ge=0, description="weight of short remaining work beside packing")
 

@@ -178,9 +178,9 @@ def _had(lending: CpuInPlace, job: Job, *, trim: bool) -> Iterator[Claim]:
 
 
 def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
-    """Types at their limit may use several times what they hold. If no type is, types take turns; then a step is
-    shortest where the CPU of each type is proportional to the square root of its work, and the busiest type may use
-    several times its request."""
+    """The claims of a busy job for more CPU. Types at their limit may use several times what they hold. If no type is
+    at its limit, types take turns: a step is then shortest if the CPU of each type is proportional to the square root
+    of its work, and the busiest type may use several times its request."""
     rule = lending.rule
     if job.spec.fixed_cpu:
         return
@@ -203,8 +203,8 @@ def _wants_more(lending: CpuInPlace, job: Job) -> Iterator[Claim]:
 
 
 def _starting(lending: CpuInPlace, resized: Iterable[Job]) -> Iterator[Claim]:
-    """Replicas of jobs that start, change their size or have yet to make a step: importing and tracing use all the
-    CPU there is. Those that hold CPU by another rule keep what that gave them."""
+    """The claims of jobs that start, change their size or have not made a step yet: importing and tracing use all
+    available CPU. Jobs that hold CPU by another rule keep that CPU."""
     round_ = lending.round
     silent = [round_.job(key) for key in lending.silent if key not in lending.ranked]
     for job in {job.key: job for job in (*resized, *silent)}.values():
@@ -293,7 +293,8 @@ class Grants:
 
 
 def water_fill(idle: int, held: Sequence[int], want: Sequence[int]) -> list[int]:
-    """What each holds after `idle` is distributed: the lowest first, none above its want, none less than before."""
+    """What each holds after `idle` is distributed: those with the least are raised first, none above its want; none
+    gets less than before."""
     if sum(max(0, w - h) for h, w in zip(held, want, strict=True)) <= idle:
         return [max(h, w) for h, w in zip(held, want, strict=True)]
     low, high = 0, max(want)

@@ -21,10 +21,10 @@ CROWDED: Final = 0.85
 """The part of a node's CPU in use from which its jobs slow each other down. Below 1, since kubelet, exporters and
 throttling take about a tenth."""
 CALM: Final = 0.75
-"""The same for a node where CPU is lent: it stays crowded until use falls to this part."""
+"""The part of a node's CPU in use down to which a node stays crowded once CPU is lent there."""
 FULL: Final = 0.75
-"""A replica that uses less than this part of its CPU could not use more. Others use nine tenths at most, since nodes
-keep some CPU for themselves."""
+"""A replica that uses less than this part of its CPU could not use more. A replica that is limited by its CPU uses nine
+tenths of it at most, since nodes keep some CPU for themselves."""
 LEAST_LEFT_S: Final = 1.0
 """The least CPU seconds that a job is assumed to have left."""
 
@@ -81,22 +81,22 @@ class CpuLoad:
         self._usable = {name: node.free.cpu for name, node in nodes.items()}
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
-        """Jobs on a node whose use is not known."""
+        """By node: the number of jobs whose use is not known."""
         self._lent: dict[str, int] = {}
-        """Jobs on a node that hold more CPU there than they request."""
+        """By node: the number of jobs that hold more CPU there than they request."""
         self._unsettled: dict[str, int] = {}
-        """Jobs on a node that may use what they use because of weights that they had before."""
+        """By node: the number of jobs whose measured use may result from earlier weights."""
         self._by_weight: dict[str, int] = {}
-        """Jobs on a node that do not share what they hold."""
+        """By node: the number of jobs whose replicas do not share the CPU that they hold."""
         self._holders: set[str] = set()
         self._spare: set[str] = set()
         """Keys of the jobs whose heaviest replicas use less than they hold."""
         self._replicas_m: Counter[int] = Counter()
-        """How many types of jobs have replicas that use so much."""
+        """By millicores: the number of replica types, over all jobs, whose replicas use this much."""
         self._crowded: list[str] | None = None
-        """As last found; None where something has changed since."""
+        """The crowded nodes as last computed; None if something has changed since."""
         self._left: tuple[float, dict[str, float]] | None = None
-        """What jobs need to their ends, at the time for which somebody has asked last."""
+        """The last result of `left_cpu_s`, with the time for which it was computed."""
         for job in jobs:
             self._count(job, 1)
 
@@ -175,7 +175,8 @@ class CpuLoad:
     def _full(self, name: str) -> bool:
         used, usable, lent = self._used.get(name, 0), self._usable.get(name), self._lent.get(name)
         if lent and (self._unsettled.get(name) or not self.known(name)):
-            # What is used is of other weights, or of one job less: it says nothing yet of whether they are needed.
+            # The measured use is from earlier weights or from before a job left, so it does not show yet whether the
+            # present weights are needed.
             return True
         least = CALM if lent else CROWDED
         return used > 0 and usable is not None and used >= least * usable
@@ -201,17 +202,17 @@ class CpuLoad:
         return any(calm.issuperset(load.nodes.keys() - set(load.job.placement[load.heaviest])) for load in spare)
 
     def _calm(self, name: str) -> bool:
-        """Whether the use of a node is known, and clearly not all of it is in use at the present weights."""
+        """Whether the use of a node is known, and at the present weights clearly less than all of its CPU is in use."""
         used, usable = self._used.get(name, 0), self._usable.get(name, 0)
         return self.known(name) and self.settled(name) and used <= CALM * usable
 
     def left_cpu_s(self, now: float) -> dict[str, float]:
-        """CPU seconds of remaining work per job; the mean of the other jobs where unknown."""
+        """CPU seconds of remaining work per job; for a job where it is unknown, the mean of the other jobs."""
         if self._left is None or self._left[0] != now:
-            told = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
-            known = [left for left in told.values() if left is not None]
+            left_by_job = {key: load.left_cpu_s(now) for key, load in self.jobs.items()}
+            known = [left for left in left_by_job.values() if left is not None]
             mean = fsum(known) / len(known) if known else LEAST_LEFT_S
-            self._left = now, {key: mean if left is None else left for key, left in told.items()}
+            self._left = now, {key: mean if left is None else left for key, left in left_by_job.items()}
         return self._left[1]
 
 

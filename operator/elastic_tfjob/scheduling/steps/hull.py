@@ -145,7 +145,7 @@ def corners(points: Sequence[Point]) -> list[int]:
 LEAST_COOLDOWN_S: Final = 60.0
 """How long a job must keep a size so that its speed can be measured and the start of a replica costs little in
 comparison. A profile with a shorter cooldown tries nothing. With 20 s, twelve jobs of some 120 s took half as long
-again (docs/benchmarks.md)."""
+again (docs/designs/dl2.md)."""
 PAYS: Final = 5.0
 """A job tries a size only if at its present speed it runs for this many more cooldowns, so that the result is of
 use."""

@@ -1,8 +1,7 @@
 """Open jobs: those that a round may change, in order, kept from round to round with what a profile knows about each.
 
-So a round in which one job changed need not find out again, for all other jobs, whether they may change and which sizes
-they have.
-"""
+Therefore a round in which one job changed need not find out again, for all other jobs, whether they may change and
+which sizes they have."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
@@ -52,7 +51,7 @@ SizesOf = Callable[[Job, Resources], K]
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """For steps that need no sizes."""
+    """The empty knowledge about a job, for steps that need no sizes."""
 
     sizes: tuple[Counts, ...] = ()
 
@@ -61,7 +60,7 @@ UNSIZED: Final = Unsized()
 
 
 def unsized(job: Job, total: Resources) -> Unsized:
-    """For steps that need no sizes."""
+    """The function `sizes_of` of steps that need no sizes."""
     return UNSIZED
 
 
@@ -355,8 +354,8 @@ def reachable_total(round_: Round) -> Resources:
 
 
 def claims_of(round_: Round, jobs: Claims) -> tuple[Sequence[Resources], Resources]:
-    """The claim of each job as the round stands, and the sum. Replicas on nodes that are gone, or where no job may run
-    any more, do not count: their end frees nothing."""
+    """The claim of each job at this point of the round, and the sum. Replicas on nodes that no longer exist, or where
+    no job may run any more, do not count: their end frees nothing."""
     room, excluded = round_.room, excluded_nodes(round_)
     if room.holds_elsewhere or any(room.free(i) != room.usable[i] for i in excluded):
         there = {name for name, i in room.index.items() if i not in excluded}

@@ -23,7 +23,7 @@ class Donors(Protocol):
         ...
 
     def floor(self, donor: Job, needed: bool) -> Counts:
-        """The size that the job keeps at least."""
+        """The smallest size to which the job may shrink."""
         ...
 
     def rank(self, donor: Job) -> Rank:

@@ -71,8 +71,8 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
 
 
 def repair_late(round_: Round) -> None:
-    """The same for requested sizes and lost nodes that had no room when the round began, at the size that its steps
-    have given the job."""
+    """Repair again what found no room when the round began: requested sizes, and lost nodes at the size that the
+    round's steps have given the job."""
     for key, wanted in round_.unmet.items():
         job = round_.job(key)
         held = round_.placement(job)

@@ -113,8 +113,8 @@ def bundle_more(spec: JobSpec, counts: Counts) -> Counts | None:
 
 
 def some_fewer(counts: Counts, floor: Counts) -> Counts | None:
-    """One worker less, or one PS where no worker is spare; None at the floor. With very many spare replicas a small
-    part of them, so that giving all takes a few steps and not thousands."""
+    """One worker less, or one PS if no worker is spare; None at the floor. With very many spare replicas, a small
+    fraction of them at once, so that giving all takes a few steps instead of thousands."""
     for type_ in (WORKER, PS):
         spare = counts.get(type_, 0) - floor.get(type_, 0)
         if spare > 0:
@@ -242,7 +242,7 @@ def _place(round_: Round, job: Job, counts: Counts, why: Why, below: Below) -> b
         number = len(sizes) if _may_fit(round_, job, counts) else 0
     placed = largest(round_, job, sizes, place, number)
     if placed >= 0:
-        return round_.placement(job) != held  # a start of nothing, or the size that it has: it is no progress
+        return round_.placement(job) != held  # a start without replicas, or an unchanged size, is no progress
     return False if held else None
 
 
@@ -423,7 +423,8 @@ class ChangeCosts:
         return _takes_s(job, self.start_cpu_s, job.cpu)
 
     def starting_as_requested_s(self, job: Job) -> float:
-        """The same with requested CPU, since CPU beyond that is only lent."""
+        """Seconds until the slowest replica's program has started with the CPU that it requests: CPU beyond that is
+        only lent."""
         return _takes_s(job, self.start_cpu_s, AS_REQUESTED)
 
     def rescale_s(self, job: Job, saved: float = 0.0) -> float:

@@ -31,5 +31,5 @@ DEFAULT_SPEED_MODEL = {
 
 def speed_model_named(name: str) -> SpeedModel:
     if name not in SPEED_MODELS:
-        raise ValueError(f"no speed model {name!r}, only {', '.join(SPEED_MODELS)}")
+        raise ValueError(f"unknown speed model {name!r}; allowed: {', '.join(SPEED_MODELS)}")
     return SPEED_MODELS[name]

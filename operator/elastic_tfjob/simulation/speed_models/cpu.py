@@ -175,7 +175,8 @@ class PsCpuSpeedModel:
         model = CPU_MODELS.get(job.model)
         if model is None:
             raise ValueError(
-                f"job {job.key}: the speed model ps-cpu knows no model {job.model!r}, only {', '.join(CPU_MODELS)}"
+                f"job {job.key}: the speed model ps-cpu does not know model {job.model!r}; allowed: "
+                f"{', '.join(CPU_MODELS)}"
             )
         speed = PsCpuTrueSpeed(job.total_steps or 0.0, model, job.groups, job.cpu_demand)
         if job.total_steps is not None:

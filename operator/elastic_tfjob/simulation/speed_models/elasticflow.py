@@ -62,8 +62,8 @@ class ElasticFlowSpeedModel:
         else:
             known = sorted(f"{m} at {b} on {t}" for t, m, b in tables() if t in types)
             raise ValueError(
-                f"job {job.key}: no measured speed of {job.model!r} at batch size {job.batch_size}; "
-                f"there is {', '.join(known)}"
+                f"job {job.key}: no measured speed of {job.model!r} at batch size {job.batch_size}; allowed: "
+                f"{', '.join(known)}"
             )
         positive = {n: rate for n, rate in rates.items() if rate > 0}
         if job.total_steps is not None:

@@ -215,8 +215,8 @@ class PolluxSpeedModel:
     def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.model not in APPLICATIONS:
             raise ValueError(
-                f"job {job.key}: the speed model pollux knows no application {job.model!r}, "
-                f"only {', '.join(APPLICATIONS)}"
+                f"job {job.key}: the speed model pollux does not know application {job.model!r}; allowed: "
+                f"{', '.join(APPLICATIONS)}"
             )
         app = application(job.model)
         if not app.init_batch <= job.batch_size <= app.max_batch:

@@ -87,7 +87,7 @@ class PsSpeedModel:
         model = MODELS.get(job.model)
         if model is None:
             raise ValueError(
-                f"job {job.key}: the speed model ps knows no model {job.model!r}, only {', '.join(MODELS)}"
+                f"job {job.key}: the speed model ps does not know model {job.model!r}; allowed: {', '.join(MODELS)}"
             )
         if job.total_steps is not None:
             return PsTrueSpeed(job.total_steps, model)
@@ -111,7 +111,7 @@ class PsSpeedModel:
 # drawn once for each model and size; their median size is that error. The speed model `ps` is the fit of Optimus'
 # formula to the same measurements.
 
-Told = Literal["truth", "fit"]
+OracleSpeed = Literal["truth", "fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,20 @@ def samples_per_s(model: str, ps: int, workers: int, seed: int = 0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PsMeasuredTrueSpeed:
-    """The true speed under `ps-measured`. A step is one sample. `told`: the speed that a policy with the oracle gets:
-    the truth, or the fit of Optimus' formula."""
+    """The true speed under `ps-measured`. A step is one sample. `oracle_speed`: the speed that a policy with the oracle
+    gets: the truth, or the fit of Optimus' formula."""
 
     total_steps: float
     model: str
     seed: int = 0
-    told: Told = "truth"
+    oracle_speed: OracleSpeed = "truth"
 
     def rate(self, placement: Placement) -> float:
         return samples_per_s(self.model, len(placement.get(PS, ())), len(placement.get(WORKER, ())), self.seed)
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         ps, workers = counts.get(PS, 0), counts.get(WORKER, 0)
-        if self.told == "fit":
+        if self.oracle_speed == "fit":
             return MODELS[self.model].samples_per_s(ps, workers)
         return samples_per_s(self.model, ps, workers, self.seed)
 
@@ -173,25 +173,26 @@ class PsMeasuredTrueSpeed:
 @dataclass(frozen=True, slots=True)
 class PsMeasuredSpeedModel:
     """The speed model `ps-measured`. A job's work is its steps (samples), or else the steps that its declared size does
-    in its duration. `seed` determines the residuals. `told` must be `truth` if policies measure speeds before a job
-    starts."""
+    in its duration. `seed` determines the residuals. `oracle_speed` must be `truth` if policies measure speeds before a
+    job starts."""
 
     name: str = "ps-measured"
     contended: bool = False
     seed: int = 0
-    told: Told = "truth"
+    oracle_speed: OracleSpeed = "truth"
 
     def true_speed(self, job: WorkloadJob) -> TrueSpeed:
         if job.model not in SURFACES:
             raise ValueError(
-                f"job {job.key}: the speed model {self.name} knows no model {job.model!r}, only {', '.join(SURFACES)}"
+                f"job {job.key}: the speed model {self.name} does not know model {job.model!r}; allowed: "
+                f"{', '.join(SURFACES)}"
             )
         if job.total_steps is not None:
-            return PsMeasuredTrueSpeed(job.total_steps, job.model, self.seed, self.told)
+            return PsMeasuredTrueSpeed(job.total_steps, job.model, self.seed, self.oracle_speed)
         counts = {group.type: group.count for group in job.groups}
         rate = samples_per_s(job.model, counts.get(PS, 0), counts.get(WORKER, 0), self.seed)
         if job.duration_s is None or rate <= 0:
             raise ValueError(
                 f"job {job.key}: the speed model {self.name} needs steps, or a duration and at least 1 PS and 1 worker"
             )
-        return PsMeasuredTrueSpeed(job.duration_s * rate, job.model, self.seed, self.told)
+        return PsMeasuredTrueSpeed(job.duration_s * rate, job.model, self.seed, self.oracle_speed)

@@ -19,11 +19,13 @@ export function Lines({samples, names, from = 0}) {
   const box = useRef(null), plot = useRef(null);
   const columns = [0, ...names.map((_, i) => 1 + from + i)].map(i => samples.map(sample => sample[i]));
   useEffect(() => {
+    const place = box.current;
+    if (!place) return undefined;  // the view was left before its first effect
     const make = () => {
       plot.current?.destroy();
       const axis = {stroke: colour("--quiet"), grid: {stroke: colour("--line"), width: 1}, ticks: {show: false}, font: "12px system-ui"};
       plot.current = new uPlot({
-        width: box.current.clientWidth, height: 170, cursor: {y: false}, legend: {live: true},
+        width: place.clientWidth, height: 170, cursor: {y: false}, legend: {live: true},
         scales: {x: {range: chart => {
           const times = chart.data[0], first = times[0] ?? Date.now() / 1000;
           return [first, Math.max(times.at(-1) ?? 0, first + 60)];
@@ -31,11 +33,11 @@ export function Lines({samples, names, from = 0}) {
         axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(at => second(at * 1000))}, {...axis, size: 56}],
         series: [{value: (_, at) => at == null ? "–" : second(at * 1000)}, ...names.map((name, i) => ({label: name, stroke: colour(`--c${from + i + 1}`), width: 2, points: {show: false},
           value: (_, y) => y == null ? "–" : y.toLocaleString("en", {maximumFractionDigits: 2})}))],
-      }, columns, box.current);
+      }, columns, place);
     };
     make();
-    const resized = new ResizeObserver(() => plot.current.setSize({width: box.current.clientWidth, height: 170}));
-    resized.observe(box.current);
+    const resized = new ResizeObserver(() => plot.current.setSize({width: place.clientWidth, height: 170}));
+    resized.observe(place);
     const themed = new MutationObserver(make), dark = matchMedia("(prefers-color-scheme: dark)");
     themed.observe(document.documentElement, {attributes: true, attributeFilter: ["data-theme"]});
     dark.addEventListener("change", make);

@@ -60,7 +60,7 @@ export function Cluster() {
       ${total(jobs, "Running jobs")}${total(queue, "Waiting jobs")}
       <${Figure} name="CPU held" value=${cores(all.held)} note=${`of ${cores(all.cpu)} cores`} />
       <${Figure} name="Borrowed" value=${cores(all.lent)} note="cores beyond requests" />
-      <${Figure} name="Used" value=${cores(all.used)} note=${all.used == null ? "only the leader knows" : "cores by TFJobs"} />
+      <${Figure} name="Used" value=${cores(all.used)} note=${all.used == null ? "only in the leader's view" : "cores by TFJobs"} />
     </dl>
     <div class="card"><h2>Nodes${answer && answer.total > rows.length ? ` (first ${rows.length} of ${whole(answer.total)})` : ""}</h2>
       <p class="legend"><span><i class="held" />held</span><span><i class="lent" />borrowed</span><span><i class="others" />others</span>${

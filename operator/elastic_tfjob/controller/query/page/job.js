@@ -44,7 +44,7 @@ export function JobPage({namespace, name}) {
       ${position != null && html`<${Figure} name="Place in the queue" value=${position} note=${job.waits_since ? `since ${when(job.waits_since)}` : ""} />`}
       <${Figure} name="Size" tone="wide" value=${size(job.replicas)} note=${job.elastic ? "elastic" : "fixed"} />
       <${Figure} name="Steps/s" value=${figure(rate)} note=${detail.live ? "now" : job.figures_at ? `as of ${when(job.figures_at)}` : ""} />
-      <${Figure} name="Loss" value=${detail.live?.loss_problem || figure(loss)} note=${detail.live ? "" : "only the leader knows"} />
+      <${Figure} name="Loss" value=${detail.live?.loss_problem || figure(loss)} note=${detail.live ? "" : "only in the leader's view"} />
       <${Figure} name="Checkpoint" value=${detail.live?.checkpoint_at ? when(detail.live.checkpoint_at) : MISSING} note=${
         detail.live?.checkpoint_step != null ? `step ${whole(detail.live.checkpoint_step)}` : ""} />
       <${Finish} job=${job} forecast=${forecast} /><${Deadline} job=${job} forecast=${forecast} />

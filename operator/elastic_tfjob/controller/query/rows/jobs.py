@@ -15,7 +15,7 @@ from elastic_tfjob.controller.model.status import JobStatus, format_time, moment
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
-from elastic_tfjob.controller.planning.request import JobRequest, terms
+from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.scheduling.queue import Entry, entry
 from elastic_tfjob.scheduling.reasons import Why, code_of
 from elastic_tfjob.scheduling.rules import Order
@@ -105,7 +105,7 @@ def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
     problems: list[str] = []
     request, target, state = None, None, None
     try:
-        request = terms(job, before)
+        request = job_request(job, before)
         problems += [*request.elasticity.problems, *request.problems]
     except Exception as error:  # users write the spec
         problems.append(str(error) or type(error).__name__)
@@ -156,7 +156,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         total_steps=total_steps(seen),
         steps_per_s=state.steps_per_s if state is not None and shown in ("Running", "Rescaling") else None,
         starts=state.starts if state is not None and shown in ("Running", "Rescaling") else None,
-        figures_at=state.numbers_at if state is not None else None,
+        figures_at=state.metrics_at if state is not None else None,
         eta=format_time(eta) if eta is not None else None,
         deadline=deadline,
         verdict=verdict,
@@ -230,8 +230,8 @@ def _holds(seen: ReadJob, shown: JobState) -> Mapping[str, int]:
 
 def total_steps(seen: ReadJob) -> int | None:
     """The total training steps: from the annotation, or else as the program reported."""
-    said = seen.request.elasticity.total_steps if seen.request is not None else None
-    return said if said is not None else seen.state.total_steps if seen.state is not None else None
+    declared = seen.request.elasticity.total_steps if seen.request is not None else None
+    return declared if declared is not None else seen.state.total_steps if seen.state is not None else None
 
 
 def _waits_since(seen: ReadJob) -> str | None:

@@ -321,15 +321,15 @@ def document() -> dict[str, Any]:
             }
         }
     refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
-    told = "Forecasts for jobs without and with a change, if no other job arrives."
+    summary = "Forecasts for jobs without and with a change, if no other job arrives."
     question = {**_QUESTION, "properties": {**_QUESTION["properties"], "profile": _profile()}}
     paths[WHAT_IF] = {
         "post": {
             "operationId": "whatIf",
-            "summary": f"{told} Nothing is written.",
+            "summary": f"{summary} Nothing is written.",
             "requestBody": {"required": True, "content": {"application/json": {"schema": question}}},
             "responses": {
-                "200": {"description": told, **_content(schemas, WhatIf)},
+                "200": {"description": summary, **_content(schemas, WhatIf)},
                 **{code: {"description": text, **error} for code, text in sorted(refused.items())},
             },
         }

@@ -171,13 +171,13 @@ def tell(
     if question.job is not None:
         submitted = _new(question, taken, then, described, nodes)
         assert submitted.job is not None
-        assert submitted.terms is not None
+        assert submitted.request is not None
         changed = replace(changed, jobs={**changed.jobs, submitted.job.key: submitted.job})
-        problems = (*submitted.terms.elasticity.problems, *submitted.terms.problems)
+        problems = (*submitted.request.elasticity.problems, *submitted.request.problems)
     added = _added(question, nodes, foreign) if question.add_nodes else {}
     changed = replace(changed, nodes={**changed.nodes, **added})
     courses = foresee(now, cpu_s), foresee(changed, cpu_s)
-    unmanaged = sum(bool(each.others) and each.job is None for each in described.values())
+    unmanaged = sum(bool(each.other_usage) and each.job is None for each in described.values())
     unforeseen = sum(fate.source is None for fate in courses[1].fates.values())
     rows = [what_if_row(job, *courses) for job in changed.jobs.values()]
     shown = {row.namespace for row in rows} if allowed is None else set(allowed)
@@ -211,8 +211,8 @@ def _with_profile(configuration: Configuration, name: str) -> Configuration:
     if not name or name == configuration.profile:
         return configuration
     try:
-        said = {**configuration.model_dump(exclude_unset=True), "profile": name}
-        found = Configuration.model_validate(said)
+        content = {**configuration.model_dump(exclude_unset=True), "profile": name}
+        found = Configuration.model_validate(content)
         if wrong := refusals(name, found.profiles.get(name, {})):
             raise ValueError("; ".join(wrong))
     except ValueError as error:

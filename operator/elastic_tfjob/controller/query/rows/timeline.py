@@ -149,8 +149,8 @@ def _stops(seen: ReadJob) -> Iterator[Happening]:
 def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     has = seen.state.replicas if seen.state is not None else {}
     shall = any(target.replicas.values())
-    told: Cause | None = target.cause or None
-    if told is None and (shall or any(has.values())):  # otherwise the job has no replicas and continues to wait
-        told = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
+    cause: Cause | None = target.cause or None
+    if cause is None and (shall or any(has.values())):  # otherwise the job has no replicas and continues to wait
+        cause = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
     text = f"Target: {words(counts(target.replicas))}" if shall else "Target: wait"
-    return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=told)
+    return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=cause)

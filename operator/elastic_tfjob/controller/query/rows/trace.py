@@ -84,7 +84,7 @@ def _row(seen: ReadJob) -> TraceRow | str:
         return took
     worker, workers = request.requests[WORKER], declared[WORKER]
     least, most = _around(request, WORKER)
-    said = request.elasticity
+    elasticity = request.elasticity
     row = TraceRow(
         job_id="/".join(seen.job.key),
         submit_s=created.timestamp(),
@@ -96,9 +96,11 @@ def _row(seen: ReadJob) -> TraceRow | str:
         cpus=worker.cpu / 1000,
         memory_gib=worker.memory / GIB,
         deadline_s=deadline_of(seen.job),
-        estimated_s=said.estimated_duration.total_seconds() if said.estimated_duration is not None else None,
-        model=said.model or "",
-        loanable=said.loanable,
+        estimated_s=elasticity.estimated_duration.total_seconds()
+        if elasticity.estimated_duration is not None
+        else None,
+        model=elasticity.model or "",
+        loanable=elasticity.loanable,
     )
     if ps := declared.get(PS):
         least, most = _around(request, PS)
@@ -118,7 +120,7 @@ def _row(seen: ReadJob) -> TraceRow | str:
 def _duration(seen: ReadJob, request: JobRequest) -> float | str:
     """Seconds that the job takes at its declared size, or why that is unknown."""
     state, status, declared = seen.state, seen.status, request.declared
-    said, steps = request.elasticity, total_steps(seen)
+    elasticity, steps = request.elasticity, total_steps(seen)
     if steps and state is not None:
         rate, cpu = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, None))
         # A speed measured with a different CPU share does not apply to the declared size.
@@ -132,8 +134,8 @@ def _duration(seen: ReadJob, request: JobRequest) -> float | str:
         return held if held > 0 else "its running time is 0"
     if steps and state is not None and state.steps_per_s:
         return steps / state.steps_per_s
-    if said.estimated_duration is not None and said.estimated_duration.total_seconds() > 0:
-        return said.estimated_duration.total_seconds()
+    if elasticity.estimated_duration is not None and elasticity.estimated_duration.total_seconds() > 0:
+        return elasticity.estimated_duration.total_seconds()
     return "it has not ended, and its duration is unknown"
 
 

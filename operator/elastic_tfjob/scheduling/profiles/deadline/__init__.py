@@ -58,17 +58,17 @@ def _in_place(round_: Round) -> CpuInPlace:
 
 
 class DeadlineParameters(DeadlineSettings):
-    """Deadlines met with the least resources; the rest by marginal gain."""
+    """Deadlines are met with the least resources; other capacity goes by marginal gain."""
 
     def stages(self) -> Stages:
         steps: tuple[Step, ...] = (self._choose_sizes,)
         # Without a known speed, the profile uses the user's estimate, the CPU use of replicas, and jobs of the same
         # name.
-        told = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
+        inputs = needs("deadline", "speed", "duration", "service", "use", "history") | needs("stop")
         if self.lend_cpu:
             before, *after = (sharing(step, CPU, _in_place) for step in (count_as_free, *LENDING))
-            steps, told = (before, *steps, *after), told | needs("cpu")
-        return Stages(EarliestDeadline(self.settle_s), steps, told, drifts=self.lend_cpu)
+            steps, inputs = (before, *steps, *after), inputs | needs("cpu")
+        return Stages(EarliestDeadline(self.settle_s), steps, inputs, drifts=self.lend_cpu)
 
     def _choose_sizes(self, round_: Round) -> None:
         """Choose sizes with CPU in place preferred over resizes. If a job with an earlier deadline, or one that must

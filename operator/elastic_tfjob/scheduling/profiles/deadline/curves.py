@@ -27,15 +27,15 @@ __all__ = [
     "ROW",
     "Booking",
     "Curve",
+    "CurveCache",
     "CurveIncrements",
-    "CurveView",
     "Floats",
     "Increments",
     "Need",
     "Sizes",
     "Timeline",
     "Way",
-    "curve_index",
+    "curve_cache",
 ]
 
 
@@ -245,8 +245,8 @@ def _useful(job: Job, known: Prediction, total: Resources, how: Sizes) -> Iterat
     spec, fastest, rates = job.spec, 0.0, _Rates(job, known)
     sizes: Iterable[Counts] = _by_workers(job, how)
     if _adds_servers(spec):
-        told = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
-        sizes = _front(job, total) if how == "front" and told else _with_servers(job, rates, total)
+        oracle = job.speed is not None and not isinstance(job.speed, OnlineSpeed)
+        sizes = _front(job, total) if how == "front" and oracle else _with_servers(job, rates, total)
         if how != "front" and (measured := list(_measured(job))):
             each = {_held(size): size for size in (*sizes, *measured)}.values()
             sizes = sorted(each, key=lambda size: spec.demand(size).dominant_share(total))
@@ -301,9 +301,9 @@ def _by_workers(job: Job, how: Sizes) -> Iterator[Counts]:
         chosen = sorted(numbers)
     else:
         chosen = list(range(low, high + 1))
-        told = job.speed
-        if told is not None and not isinstance(told, OnlineSpeed):
-            chosen = [n for n in chosen if told.steps_per_s({**spec.minimum, WORKER: n}) is not None]
+        known_speed = job.speed
+        if known_speed is not None and not isinstance(known_speed, OnlineSpeed):
+            chosen = [n for n in chosen if known_speed.steps_per_s({**spec.minimum, WORKER: n}) is not None]
         if len(chosen) > EACH_UP_TO:
             chosen = list(_thinned(chosen, has))
     for n in chosen:
@@ -384,7 +384,7 @@ def prior(curve: Curve) -> Curve:
     return replace(curve, rates=np.concatenate([[0.0], (share[1:] / share[1]) ** PRIOR_EXPONENT]), known=False)
 
 
-def told(job: Job) -> bool:
+def known_speed(job: Job) -> bool:
     """Whether the job's speed at its sizes is known without finished jobs of the same model."""
     speed = job.speed
     if speed is None or isinstance(speed, OnlineSpeed):
@@ -394,18 +394,18 @@ def told(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A cached curve (None: no size fits), its inputs, and the job's row in it. `told`: whether the curve is
+    """A cached curve (None: no size fits), its inputs, and the job's row in it. `known_speed`: whether the curve is
     independent of finished jobs."""
 
     total: Resources
     past: Past | None
-    told: bool
+    known_speed: bool
     settled: bool
     curve: Curve | None
     current: int
 
 
-class CurveView:
+class CurveCache:
     """An index that caches each job's curve until one of its inputs changes. If only the totals of the cluster change
     (nodes are borrowed or returned), for most curves only the shares are recomputed."""
 
@@ -433,7 +433,7 @@ class CurveView:
         """The curve of a job in a cluster with these totals, and the job's row in it (0 if the job has none of the
         sizes). `settled`: whether the job's current speed counts."""
         kept = self._kept.get(job.spec.key)
-        if kept is not None and (kept.settled != settled or not (kept.told or kept.past is past)):
+        if kept is not None and (kept.settled != settled or not (kept.known_speed or kept.past is past)):
             kept = None
         if kept is None or kept.total != total:
             kept = self._kept[job.spec.key] = self._found(job, total, past, settled, kept)
@@ -446,11 +446,11 @@ class CurveView:
         seen = job if settled else replace(job, steps_per_s=0.0)
         curve = curve_of(seen, total, self._how, past)
         current = 0 if curve is None or not job.placement else curve.index(job.counts)
-        return Kept(total, past, told(job), settled, curve, current)
+        return Kept(total, past, known_speed(job), settled, curve, current)
 
 
-def curve_index(how: Sizes) -> Callable[[Snapshot], CurveView]:
-    return lambda snapshot: CurveView(how)
+def curve_cache(how: Sizes) -> Callable[[Snapshot], CurveCache]:
+    return lambda snapshot: CurveCache(how)
 
 
 # -- Free capacity over future time slots, and the smallest size with which a job meets its deadline -------------------

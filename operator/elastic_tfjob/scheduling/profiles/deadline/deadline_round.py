@@ -12,7 +12,7 @@ from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.forecasts import work_left
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_index
+from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_cache
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
@@ -31,8 +31,7 @@ class DeadlineSettings(ElasticParameters):
 
     place: PlaceName = Field(
         "pack-apart",
-        description="which nodes replicas go to; count looks at totals only. Jobs on nodes of their own have idle CPU "
-        "beside them",
+        description="rule that places replicas on nodes; count: totals only",
     )
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     sample_points: int = Field(
@@ -40,50 +39,49 @@ class DeadlineSettings(ElasticParameters):
     )
     stop_cooldown_s: Seconds = Field(
         60.0,
-        description="least time from a stop of a job to its resumption, and from that to its next stop: what is known "
-        "of a job changes when it stops, and without this two could take each other's place again and again",
+        description="least seconds between a job's stop, resumption and next stop; the operator's default is 60",
     )
-    pause_s: Seconds = Field(1.0, description="what a start or a change of size is expected to stop training for")
+    pause_s: Seconds = Field(1.0, description="expected pause of a start or resize, in seconds")
     prepare_cpu_s: Seconds = Field(
         12.0,
-        description="CPU time of starting one process of a larger size, at the pace of what its replicas request: "
-        "until it has started the job trains as it is, at half its speed",
+        description="CPU-seconds to start one process of a larger size; meanwhile the job trains at half its speed",
     )
     sizes: Literal["all", "front", "doublings"] = Field(
         "all",
-        description="sizes that a job may get: all worker counts, with parameter servers those on the way of the best "
-        "next one; front: with these all that no cheaper one is as fast as; or the least size times a power of two",
+        description="sizes of a job: all worker counts, or with PS the path of the best next step; front: also all "
+        "sizes that are faster than each cheaper one; doublings: the least size times a power of two",
     )
     probe_share: float = Field(
         0.1, ge=0, le=1, description="part of the cluster for jobs of unknown speed, each at its least size"
     )
-    settle_s: Seconds = Field(30.0, description="a first start is left alone so long before its speed is believed")
+    settle_s: Seconds = Field(30.0, description="seconds after a first start before the job's speed is used")
     keep_promises: bool = Field(
-        False, description="a running job that can meet its deadline is never given up for another one"
+        False, description="a running job that can meet its deadline is never given up for another job"
     )
-    exchanges: int = Field(3, ge=0, le=64, description="jobs that are tried in exchange for one that does not fit")
+    exchanges: int = Field(3, ge=0, le=64, description="jobs that a round tries to exchange for one that does not fit")
     keep: float = Field(
-        10.0, ge=0, le=1000, description="how much more what a running job has is worth to it than the same to another"
+        10.0,
+        ge=0,
+        le=1000,
+        description="weight of capacity that a running job has, relative to the same for another job",
     )
     speed_power: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="beside deadlines, speed counts to this power: below 1 more jobs get some of the rest",
+        description="exponent of speed for capacity beyond deadlines; below 1, more jobs get a share",
     )
     left_power: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="beside deadlines, the time left counts to this power: 1 shortest first, 0 all alike",
+        description="exponent of the time left for capacity beyond deadlines; 1: shortest first, 0: all alike",
     )
-    ageing: bool = Field(True, description="beside deadlines, a job counts more the longer it is there")
-    start: Literal["least", "declared"] = Field(
-        "least", description="the size that a job of unknown speed starts with, where there is room"
-    )
+    ageing: bool = Field(True, description="older jobs count more for capacity beyond deadlines")
+    start: Literal["least", "declared"] = Field("least", description="first size of a job of unknown speed, if it fits")
     lend_cpu: bool = Field(True, description="idle CPU of nodes is lent in place, as under kips")
     most_planned: int = Field(
-        400, ge=1, le=MAX_ENTRIES * 100, description="waiting jobs, and running ones, that one round looks at"
+        400, ge=1, le=MAX_ENTRIES * 100, description="most waiting jobs, and most running jobs, that one round plans"
     )
 
 
@@ -137,7 +135,7 @@ class DeadlineRound:
         # The first `most_planned` running jobs share their resources; other running jobs do not change.
         free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
         self.total = usable_total(round_)
-        curves = snapshot.index(("deadline curves", settings.sizes), curve_index(settings.sizes))
+        curves = snapshot.index(("deadline curves", settings.sizes), curve_cache(settings.sizes))
         self.cases: list[JobCase] = []
         self.unfit: list[Job] = []
         self.left_out: list[Job] = []

@@ -49,7 +49,7 @@ class SpareCapacity:
     """
 
     def __init__(self, deadline_round: DeadlineRound) -> None:
-        self._outlook, self._cases = deadline_round, deadline_round.cases
+        self._deadline_round, self._cases = deadline_round, deadline_round.cases
         self._power = deadline_round.settings.speed_power
         self._bonus = 1 + deadline_round.settings.keep
         """The factor by which capacity that a job already has is worth more than the same capacity for another job."""
@@ -67,7 +67,7 @@ class SpareCapacity:
         self._one_by_one(*self._while_room(self._free()))
 
     def _free(self) -> list[float]:
-        return [float(part) for part in self._outlook.room_now()]
+        return [float(part) for part in self._deadline_round.room_now()]
 
     def _look(self, lowered: Iterable[int] | None) -> None:
         self._value()
@@ -80,10 +80,10 @@ class SpareCapacity:
         kept = sum(job_case.kept for job_case in self._cases)
         if kept == self._kept:
             return
-        self._kept, now = kept, self._outlook.round.now
+        self._kept, now = kept, self._deadline_round.round.now
         if not self._untold:
             return
-        usual, settings = _usual_s(self._cases), self._outlook.settings
+        usual, settings = _usual_s(self._cases), self._deadline_round.settings
         for k in self._untold:
             job_case = self._cases[k]
             left_s = max(LEAST_S, _left_s(job_case, now, usual))
@@ -111,26 +111,26 @@ class SpareCapacity:
             return [], free
         increments = np.concatenate(by_case)
         demand = increments[:, DEMAND]
-        whose, firsts = np.arange(len(by_case)).repeat(lengths), lengths.cumsum() - lengths
-        gains = increments[:, GAIN] * self._values[whose] * np.where(increments[:, HAD], self._bonus, 1.0)
-        keys = -_falling(gains, whose)
+        case_of, firsts = np.arange(len(by_case)).repeat(lengths), lengths.cumsum() - lengths
+        gains = increments[:, GAIN] * self._values[case_of] * np.where(increments[:, HAD], self._bonus, 1.0)
+        keys = -_falling(gains, case_of)
         # A case whose first increment does not fit asks for a smaller one, and is not among those that grow here.
         small = asking[(demand[firsts[asking]] > free).any(axis=1)]
         heap = [entry for k in small.tolist() if (entry := self._next(k, free)) is not None]
         rises = np.ones(len(by_case), dtype=np.bool_)
         rises[small] = False
-        order = np.flatnonzero(rises[whose])
+        order = np.flatnonzero(rises[case_of])
         order = order[keys[order].argsort(kind="stable")]
         left = np.array(free) - demand[order].cumsum(axis=0)
         # A case's next increment is chosen when the case gets the previous one: it must fit then, and again at its
         # turn.
-        then = np.minimum(order + 1, len(whose) - 1)
-        goes_on = (then > order) & (whose[then] == whose[order])
-        short = (left < 0).any(axis=1) | (goes_on & (demand[then] > left).any(axis=1))
+        then = np.minimum(order + 1, len(case_of) - 1)
+        same_case = (then > order) & (case_of[then] == case_of[order])
+        short = (left < 0).any(axis=1) | (same_case & (demand[then] > left).any(axis=1))
         turns = int(short.argmax()) if short.any() else len(order)
         if heap:
             turns = min(turns, int(np.searchsorted(keys[order], min(heap)[0])))
-        got = np.bincount(whose[order[:turns]], minlength=len(by_case))
+        got = np.bincount(case_of[order[:turns]], minlength=len(by_case))
         for k in np.flatnonzero(got).tolist():
             self._cases[k].row = int(increments[firsts[k] + got[k] - 1, ROW])
         following = np.flatnonzero(rises & (got < lengths))
@@ -199,14 +199,14 @@ def _way(job_case: JobCase, min_gain: float) -> Way:
     return Way(current, first, last)
 
 
-def _falling(gains: Floats, whose: NDArray[np.int64]) -> Floats:
+def _falling(gains: Floats, case_of: NDArray[np.int64]) -> Floats:
     """The turn of each increment: one that gains more than the one below it comes right after that."""
-    rises = np.flatnonzero((gains[1:] > gains[:-1]) & (whose[1:] == whose[:-1]))
+    rises = np.flatnonzero((gains[1:] > gains[:-1]) & (case_of[1:] == case_of[:-1]))
     if not len(rises):
         return gains
     falling = gains.copy()
-    for k in np.unique(whose[rises]).tolist():
-        first, end = np.searchsorted(whose, (k, k + 1)).tolist()
+    for k in np.unique(case_of[rises]).tolist():
+        first, end = np.searchsorted(case_of, (k, k + 1)).tolist()
         falling[first:end] = np.minimum.accumulate(gains[first:end])
     return falling
 
@@ -263,15 +263,15 @@ class CpuRaises:
     additional CPU. Jobs whose size is not chosen in this round take part, too."""
 
     def __init__(self, lending: CpuInPlace, deadline_round: DeadlineRound) -> None:
-        self._lending, self._outlook = lending, deadline_round
+        self._lending, self._deadline_round = lending, deadline_round
         chosen = {job_case.job.key for job_case in deadline_round.cases}
-        self._others = _late(lending, chosen)[::-1]
+        self._unchosen = _late(lending, chosen)[::-1]
         self._before: dict[str, Curve] = {}
 
     def take(self, job_case: JobCase) -> bool:
         """Whether the job's nodes have enough CPU for the job to meet its deadline at its current size. If so, this CPU
         is reserved."""
-        job, curve, row, deadline_round = job_case.job, job_case.curve, job_case.current, self._outlook
+        job, curve, row, deadline_round = job_case.job, job_case.curve, job_case.current, self._deadline_round
         believed = row and settled(job, deadline_round.round.now, deadline_round.settings.settle_s)
         want = _want(self._lending, job, spare=0.0) if believed else None
         if want is None or not _granted(self._lending, job, want):
@@ -301,12 +301,12 @@ class CpuRaises:
 
     def take_before(self, job_case: JobCase) -> None:
         """Let jobs with earlier deadlines whose size is not chosen take their CPU."""
-        while self._others and self._others[-1][0] < _deadline(job_case.job):
-            by_s, key, want = self._others.pop()
+        while self._unchosen and self._unchosen[-1][0] < _deadline(job_case.job):
+            by_s, key, want = self._unchosen.pop()
             job = self._lending.round.job(key)
             if _granted(self._lending, job, want):
                 more = Resources(job.spec.extra_cpu(want.cpu))
-                self._outlook.timeline.hold(more, by_s - self._outlook.round.now)
+                self._deadline_round.timeline.hold(more, by_s - self._deadline_round.round.now)
 
 
 def cpu_for_late_jobs(lending: CpuInPlace) -> None:

@@ -175,16 +175,14 @@ SLOT_S = 300.0
 
 
 class Dl2Parameters(TryingParameters):
-    """DL2: sizes by a learned policy; as `hull` where its weights cannot be used."""
+    """DL2: sizes by a learned policy; as `hull` if its weights cannot be used."""
 
-    place: PlaceName = Field("even", description="which nodes replicas go to; count looks at totals only")
-    interval_s: Seconds = Field(
-        SLOT_S, gt=0, description="length of a slot: sizes are decided again at least this often"
-    )
+    place: PlaceName = Field("even", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(SLOT_S, gt=0, description="seconds of a slot: most time between two decisions of sizes")
     cooldown_s: Seconds = Field(
-        SLOT_S, description="least time between two rescales of one job; starts and repairs do not wait for it"
+        SLOT_S, description="least seconds between two resizes of one job; starts and repairs do not wait for it"
     )
-    weights: str = Field("", max_length=4096, description="a .npz file of train-policy; empty: the one that is shipped")
+    weights: str = Field("", max_length=4096, description="a .npz file of train-policy; empty: the shipped one")
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def of_flat(weights: Floats, units: int) -> Network:
         parts.append(weights[at : at + int(np.prod(shape))].reshape(shape))
         at += int(np.prod(shape))
     if at != len(weights):
-        raise ValueError(f"{len(weights)} weights, not {at}")
+        raise ValueError(f"{len(weights)} weights instead of {at}")
     return Network(*parts)
 
 
@@ -182,7 +182,7 @@ def read(path: str) -> Network | str:
         if not path:
             return _shipped()
         if Path(path).exists() and not Path(path).is_file():
-            raise WeightsError("is no file")
+            raise WeightsError("is not a file")
         with Path(path).open("rb") as file:
             return parse(file.read(MOST_BYTES + 1))
     except WeightsError as error:
@@ -190,7 +190,7 @@ def read(path: str) -> Network | str:
     except OSError as error:
         return cut(f"{path or SHIPPED} cannot be read: {error.strerror or type(error).__name__}")
     except ValueError as error:  # an invalid path
-        return cut(f"no file has the path {path!r} ({error})")
+        return cut(f"{path!r} is not a valid path ({error})")
 
 
 @cache
@@ -211,38 +211,38 @@ def parse(content: bytes) -> Network:
     except WeightsError:
         raise
     except (OSError, ValueError, KeyError, EOFError, SyntaxError, TypeError, RuntimeError, MemoryError) as error:
-        raise WeightsError(f"no .npz file, or a broken one ({type(error).__name__})") from error
+        raise WeightsError(f"not a valid .npz file ({type(error).__name__})") from error
     except (zipfile.BadZipFile, zlib.error, OverflowError, AttributeError, IndexError) as error:
-        raise WeightsError(f"no .npz file, or a broken one ({type(error).__name__})") from error
+        raise WeightsError(f"not a valid .npz file ({type(error).__name__})") from error
     missing = [name for name in (*NAMES, "metadata") if not isinstance(arrays.get(name), np.ndarray)]
     if missing:
         raise WeightsError(f"lacks {', '.join(missing)}")
     _check_interface(arrays["metadata"])
     units = arrays["hidden_bias"].shape[0] if arrays["hidden_bias"].ndim == 1 else 0
     if not 1 <= units <= MOST_UNITS:
-        raise WeightsError(f"{units} hidden units, not 1 to {MOST_UNITS}")
+        raise WeightsError(f"{units} hidden units; allowed: 1 to {MOST_UNITS}")
     return Network(*(_checked(name, arrays[name], shape) for name, shape in zip(NAMES, shapes(units), strict=True)))
 
 
 def _check_interface(metadata: np.ndarray[Any, Any]) -> None:
     if metadata.dtype.kind != "U" or metadata.ndim:
-        raise WeightsError("its metadata are no text")
+        raise WeightsError("its metadata are not text")
     try:
         said = json.loads(str(metadata))
     except (ValueError, RecursionError) as error:
-        raise WeightsError("its metadata are no JSON") from error
+        raise WeightsError("its metadata are not JSON") from error
     if not isinstance(said, dict):
-        raise WeightsError("its metadata are no JSON object")
+        raise WeightsError("its metadata are not a JSON object")
     for name, ours in INTERFACE.items():
         if said.get(name) != ours:
-            raise WeightsError(f"was made for another {name.replace('_', ' ')}")
+            raise WeightsError(f"was made for a version with different {name.replace('_', ' ')}")
 
 
 def _checked(name: str, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Floats:
     if array.shape != shape:
-        raise WeightsError(f"{name} has the shape {array.shape}, not {shape}")
+        raise WeightsError(f"{name} has the shape {array.shape} instead of {shape}")
     if array.dtype.kind != "f":
-        raise WeightsError(f"{name} has no floating-point numbers")
+        raise WeightsError(f"{name} does not have floating-point numbers")
     if not np.isfinite(array).all():
         raise WeightsError(f"{name} has a number that is not finite")
     if np.abs(array).max() > LARGEST:
