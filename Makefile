@@ -213,9 +213,14 @@ anchors: .venv ## compare results with published simulators on the same input (n
 
 .PHONY: lint
 lint: .venv ## check format, style, types, import rules, and that generated files are up to date
+	@$(MAKE) --no-print-directory -j 2 -O lint-types lint-rest
+
+.PHONY: lint-types lint-rest
+lint-types:
+	$(RUN) mypy
+lint-rest:
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
-	$(RUN) mypy
 	$(RUN) lint-imports
 	@$(RUN) elastic-tfjob crd | diff -u manifests/base/crd.yaml - \
 	  || { echo "manifests/base/crd.yaml is old: elastic-tfjob crd > manifests/base/crd.yaml"; exit 1; }

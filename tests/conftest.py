@@ -7,6 +7,7 @@ that namespace. Tests that stop the API server, or whose operator sees all names
 """
 
 import contextlib
+import gc
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,14 +22,50 @@ from harness.controlplane import ControlPlane
 from harness.shared import Facts, Shared, run_folder
 from harness.told import pytest_runtest_logreport  # noqa: F401 - a hook
 
-# The same examples in each run, so that a change is judged by what it changes; HYPOTHESIS_PROFILE=default looks for new
-# ones.
-settings.register_profile("steady", derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+WAITS = ("conformance", "integration", "pod")
+"""Folders of tests that mostly wait."""
+SPREAD = 0.85
+"""The part of the run in which they begin."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Property tests have the same examples in each run, so that a change is judged by what it changes;
+    HYPOTHESIS_PROFILE=default looks for new ones. They are judged by what they find, not by how fast a busy machine
+    is."""
     effort.configure(config)
+    settings.register_profile("steady", derandomize=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+    settings.register_profile("here", deadline=None, max_examples=effort.effort(40, 100))
+    settings.load_profile("here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Thousands of tests are collected, and what they are made of stays to the end: the garbage collector need not look
+    through it again and again, neither now nor later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those that mostly wait (for a control plane, an operator, a program) are
+    spread among those that compute: all at once would leave the cores without work. The last ones compute, so that at
+    the end no process is alone with a long one."""
+    if not hasattr(config, "workerinput"):
+        return
+    here = Path(__file__).parent
+    waits = [item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in WAITS for item in items]
+    total, seen = {True: waits.count(True), False: waits.count(False)}, {True: 0, False: 0}
+    order: list[float] = []
+    for wait in waits:
+        order.append(seen[wait] / total[wait] * (SPREAD if wait else 1.0))
+        seen[wait] += 1
+    items[:] = [items[k] for k in sorted(range(len(items)), key=order.__getitem__)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.effort import effort
 from jct_bounds import Kind, Training, least_total_jct
 
 MOST_SLOTS = 12
@@ -74,7 +75,7 @@ def kinds(draw: st.DrawFn) -> Kind:
     return Kind([[1.0, 0.0], *((float(a), float(b)) for a, b in sizes)], [1.0, *map(float, rates)])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=effort(8, 25), deadline=None)
 @given(
     st.lists(kinds(), min_size=2, max_size=2),
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6), st.integers(0, 1)), min_size=1, max_size=2),

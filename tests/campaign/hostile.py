@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -158,15 +158,17 @@ def campaign(
     seed: int,
     profile: str = "elastic",
     known: int = 8,
+    left_out: Collection[str] = (),
     patience: float = 1.0,
     log: Log = print,
 ) -> Result:
     """Run hostile tenants under one of PROFILES for `budget_s` seconds, beside the time it takes to start and stop. It
-    begins with what has done harm before, in batches of `known`; 0: without it. Users wait `patience` times as long as
-    the limits say: a machine that does other things, too, may get slower at any time."""
+    begins with what has done harm before, in batches of `known`, but for the families `left_out`; 0: without it. Users
+    wait `patience` times as long as the limits say: a machine that does other things, too, may get slower at any
+    time."""
     with ControlPlane(folder / "plane") as plane:
         operators.install("ours", plane.kubeconfig)
-        options = {"seed": seed, "profile": profile, "patience": patience, "log": log}
+        options = {"seed": seed, "profile": profile, "patience": patience, "left_out": left_out, "log": log}
         return asyncio.run(_campaign(plane.kubeconfig, folder, budget_s, known, options))
 
 
@@ -220,7 +222,9 @@ class World:
         profile: str,
         mutant: str = "",
         patience: float = 1.0,
+        left_out: Collection[str] = (),
     ) -> None:
+        self._left_out = left_out
         self._profile = profile
         self._mutant = mutant
         self._patience = patience
@@ -259,7 +263,7 @@ class World:
             await stack.enter_async_context(kubelet(self._api, self._bystander, self._bystanders_program))
             for each in (self._watch_health(), self._bystand(elastic=False), self._bystand(elastic=True)):
                 await stack.enter_async_context(background(each))
-            waiting = list(corpus("known")) if known else []
+            waiting = [each for each in corpus("known") if each.family not in self._left_out] if known else []
             self._random.shuffle(waiting)
             alone_s = min(_ALONE_S, budget_s / 8)
             await asyncio.sleep(alone_s)

@@ -182,13 +182,13 @@ def unused(rights: set[Right], asked: set[Right], *allowed: Mapping[str, str]) -
 def rendered(overlay: Path = OVERLAY) -> list[dict[str, Any]]:
     """The objects of an overlay."""
     text = run([binaries.path("kube"), "kubectl", "kustomize", overlay])
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, yaml.CSafeLoader) if item]
 
 
 def of_component(name: str) -> set[Right]:
     """The rights that a component adds."""
     role = ROOT / "manifests" / "components" / name / "role.yaml"
-    return granted(item for item in yaml.safe_load_all(role.read_text()) if item)
+    return granted(item for item in yaml.load_all(role.read_text(), yaml.CSafeLoader) if item)
 
 
 def differs_from(component: str, log: Iterable[str]) -> list[str]:

@@ -162,7 +162,7 @@ def go_operator(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         kept = ("Namespace", "CustomResourceDefinition")
-        removed = [item for item in yaml.safe_load_all(rendered) if item["kind"] not in kept]
+        removed = [item for item in yaml.load_all(rendered, yaml.CSafeLoader) if item["kind"] not in kept]
         cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(removed))
 
 

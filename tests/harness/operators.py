@@ -122,12 +122,12 @@ def service_account(name: Name, kubeconfig: Path) -> Path:
     if target.exists():
         return target
     overlay = _sources(name) / "manifests/overlays/standalone"
-    everything = yaml.safe_load_all(kubectl(kubeconfig, "kustomize", str(overlay)))
+    everything = yaml.load_all(kubectl(kubeconfig, "kustomize", str(overlay)), yaml.CSafeLoader)
     items = [item for item in everything if item["kind"] in _RIGHTS]
     _apply(kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
     account = next(item["metadata"] for item in items if item["kind"] == "ServiceAccount")
     token = ("create", "token", account["name"], f"--namespace={account['namespace']}", "--duration=24h")
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = yaml.load(kubeconfig.read_text(), yaml.CSafeLoader)
     config["users"] = [{**user, "user": {"token": kubectl(kubeconfig, *token).strip()}} for user in config["users"]]
     unfinished = target.with_suffix(f".{os.getpid()}")  # several test processes may be at this
     unfinished.touch(mode=0o600)

@@ -98,7 +98,7 @@ async def operator(guarded: Path, home: str) -> AsyncIterator[Api]:
 def account(guarded: Path, tmp_path: Path) -> Path:
     """A kubeconfig with the token of the operator's ServiceAccount."""
     token = operators.kubectl(guarded, "create", "token", "elastic-tfjob-operator", f"--namespace={HOME}")
-    config = yaml.safe_load(guarded.read_text())
+    config = yaml.load(guarded.read_text(), yaml.CSafeLoader)
     config["users"][0]["user"] = {"token": token.strip()}
     file = tmp_path / "operator.kubeconfig"
     file.write_text(json.dumps(config))

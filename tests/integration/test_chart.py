@@ -37,12 +37,12 @@ def objects(items: list[Any]) -> Objects:
     made = {(item["metadata"]["name"], item["kind"], item["metadata"].get("namespace", "")): item for item in items}
     assert len(made) == len(items), "an object is there twice"
     if SETTINGS in made:
-        made[SETTINGS]["data"]["config.yaml"] = yaml.safe_load(made[SETTINGS]["data"]["config.yaml"])
+        made[SETTINGS]["data"]["config.yaml"] = yaml.load(made[SETTINGS]["data"]["config.yaml"], yaml.CSafeLoader)
     return made
 
 
 def kustomized(tmp_path: Path, overlay: str, components: list[str], **more: object) -> Objects:
-    items = list(yaml.safe_load_all(deploy.kustomized(tmp_path, overlay, components, **more)))
+    items = list(yaml.load_all(deploy.kustomized(tmp_path, overlay, components, **more), yaml.CSafeLoader))
     for item in items:
         if item["kind"] in POLICIES:
             item["metadata"].pop("namespace", None)
@@ -54,7 +54,9 @@ def charted(*sets: str, namespace: str = "kubeflow") -> Objects:
 
 
 def rendered(chart: Path, *flags: str) -> Objects:
-    return objects(list(yaml.safe_load_all(run([binaries.path("helm"), "template", "tfjobs", chart, *flags]))))
+    return objects(
+        list(yaml.load_all(run([binaries.path("helm"), "template", "tfjobs", chart, *flags]), yaml.CSafeLoader))
+    )
 
 
 def without_the_charts_own(made: Objects) -> Objects:
@@ -93,7 +95,9 @@ def test_the_patch_of_the_docs_has_the_query_api_read_the_header_of_a_proxy(tmp_
     """As the chart has it: of a flag that is there twice, the operator takes the last one."""
     text = (ROOT / "docs" / "query-api.md").read_text()
     (parts,) = (
-        yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "query-auth" in block
+        yaml.load(block, yaml.CSafeLoader)
+        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        if "query-auth" in block
     )
     made = kustomized(tmp_path, "standalone", ["query-api"], patches=parts["patches"])
     charts = charted("queryApi.enabled=true", "queryApi.auth=header")

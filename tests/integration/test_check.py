@@ -14,9 +14,8 @@ from conformance.manifest import tfjob
 from elastic_tfjob.api.manifests import as_text, manifests
 from elastic_tfjob.cli import main
 from elastic_tfjob.commands.job_findings import schema_of_v1
-from harness import binaries, operators
+from harness import binaries
 from harness.api import Api, ApiError, Object, tfjobs
-from harness.controlplane import ControlPlane
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -158,55 +157,52 @@ def edited(path: tuple[str | int, ...], value: Any) -> Object:
 
 
 async def test_offline_the_api_servers_strict_verdict_is_known_and_a_namespaces_is_asked(
-    own_plane: ControlPlane, tmp_path: Path
+    api: Api, kubeconfig: Path, namespace: str, tmp_path: Path
 ) -> None:
-    await asyncio.to_thread(operators.install, "ours", own_plane.kubeconfig)
-    async with Api(own_plane.kubeconfig) as api:
-        mine = await api.new_namespace()
-        wrong = []
-        for path, value in EDITS:
-            job, said = edited(path, value), ""
-            try:
-                await api.request("POST", f"{tfjobs(mine)}?dryRun=All&fieldValidation=Strict", job)
-            except ApiError as error:
-                said = str(error)
-            found = list(schema_of_v1().misfits(job))
-            if bool(said) != bool(found) or ("strict decoding" in said) != any(each.unknown for each in found):
-                wrong.append((path, value, said, found))
-        assert wrong == []
+    wrong = []
+    for path, value in EDITS:
+        job, said = edited(path, value), ""
+        try:
+            await api.request("POST", f"{tfjobs(namespace)}?dryRun=All&fieldValidation=Strict", job)
+        except ApiError as error:
+            said = str(error)
+        found = list(schema_of_v1().misfits(job))
+        if bool(said) != bool(found) or ("strict decoding" in said) != any(each.unknown for each in found):
+            wrong.append((path, value, said, found))
+    assert wrong == []
 
-        plain = tfjob("train", metadata={"namespace": mine}, Worker=2)
-        for name, job, says in (
-            ("fits", plain, "ok:      pod of Worker: the API server accepts it (dry run)"),
-            (
-                "restart",
-                {
-                    **plain,
-                    "spec": {
-                        "tfReplicaSpecs": {
-                            "Worker": {**plain["spec"]["tfReplicaSpecs"]["Worker"], "restartPolicy": "Onfailure"}
-                        }
-                    },
+    plain = tfjob("train", metadata={"namespace": namespace}, Worker=2)
+    for name, job, says in (
+        ("fits", plain, "ok:      pod of Worker: the API server accepts it (dry run)"),
+        (
+            "restart",
+            {
+                **plain,
+                "spec": {
+                    "tfReplicaSpecs": {
+                        "Worker": {**plain["spec"]["tfReplicaSpecs"]["Worker"], "restartPolicy": "Onfailure"}
+                    }
                 },
-                'error:   pod of Worker: the API server refuses it in this namespace: Pod "train-worker-1" is invalid: '
-                "spec.restartPolicy",
-            ),
-        ):
-            path_of_file = tmp_path / f"{name}.yaml"
-            path_of_file.write_text(yaml.safe_dump(job))
-            assert says in await check(own_plane, path_of_file)
-        least: Object = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "least"}}
-        least["spec"] = {"limits": [{"type": "Pod", "min": {"cpu": "1"}}]}
-        await api.create(f"/api/v1/namespaces/{mine}/limitranges", least)
-        async with asyncio.timeout(60):  # the API server's own copy of it is late
-            while "minimum cpu usage per Pod is 1" not in (out := await check(own_plane, tmp_path / "fits.yaml")):
-                await asyncio.sleep(1)
-        assert "error:   pod of Worker: the API server refuses it in this namespace: " in out
-        assert "ok:      Service of Worker: the API server accepts it (dry run)" in out
-        assert (await api.get(tfjobs(mine)))["items"] == []
+            },
+            'error:   pod of Worker: the API server refuses it in this namespace: Pod "train-worker-1" is invalid: '
+            "spec.restartPolicy",
+        ),
+    ):
+        path_of_file = tmp_path / f"{name}.yaml"
+        path_of_file.write_text(yaml.safe_dump(job))
+        assert says in await check(kubeconfig, path_of_file)
+    least: Object = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "least"}}
+    least["spec"] = {"limits": [{"type": "Pod", "min": {"cpu": "1"}}]}
+    await api.create(f"/api/v1/namespaces/{namespace}/limitranges", least)
+    async with asyncio.timeout(60):  # the API server's own copy of it is late
+        while "minimum cpu usage per Pod is 1" not in (out := await check(kubeconfig, tmp_path / "fits.yaml")):
+            await asyncio.sleep(1)
+    assert "error:   pod of Worker: the API server refuses it in this namespace: " in out
+    assert "ok:      Service of Worker: the API server accepts it (dry run)" in out
+    assert (await api.get(tfjobs(namespace)))["items"] == []
 
 
-async def check(plane: ControlPlane, file: Path) -> str:
-    words = ["check", "-f", str(file), "--kubeconfig", str(plane.kubeconfig)]
+async def check(kubeconfig: Path, file: Path) -> str:
+    words = ["check", "-f", str(file), "--kubeconfig", str(kubeconfig)]
     result = await asyncio.to_thread(CliRunner().invoke, main, words)
     return result.output

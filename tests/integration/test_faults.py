@@ -41,11 +41,11 @@ async def test_killed_at_random_moments(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
     chance = random.Random(3)
-    workload = Workload(effort(40, 200), seed=3)
+    workload = Workload(effort(25, 200), seed=3)
     ledger = Ledger(namespace)
 
     async with ledger.watching(api), kubelet(api, namespace, workload.program):
-        submitting = asyncio.create_task(submit(api, namespace, workload, over_s=effort(8, 25)))
+        submitting = asyncio.create_task(submit(api, namespace, workload, over_s=effort(6, 25)))
         kills = 0
         while kills < effort(3, 6) or not submitting.done():
             async with running(operator_name, kubeconfig, tmp_path, namespace=namespace) as operator:
@@ -150,7 +150,7 @@ FAULTS = Faults(
 async def test_faults_between_operator_and_api_server(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path
 ) -> None:
-    workload = Workload(effort(40, 100), seed=5)
+    workload = Workload(effort(25, 100), seed=5)
     ledger = Ledger(namespace)
     async with (
         FaultProxy(kubeconfig, tmp_path, Faults(), seed=5) as proxy,
@@ -159,7 +159,7 @@ async def test_faults_between_operator_and_api_server(
         async with ledger.watching(api), kubelet(api, namespace, workload.program):
             proxy.faults = FAULTS
             proxy.cut_watches()
-            await submit(api, namespace, workload, over_s=effort(5, 10))
+            await submit(api, namespace, workload, over_s=effort(4, 10))
             await settle(api, ledger, workload, within_s=300)
         assert operator.alive
     never = {"conflict", "expired", "throttled", "unavailable", "dropped", "delayed", "cut"} - set(proxy.injected)

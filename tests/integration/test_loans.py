@@ -120,7 +120,7 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
     async with cluster(own_plane, tmp_path, 2) as api:
         await allow(own_plane, api)
         await api.merge(f"{NODES}/kwok-001", {"spec": {"taints": [kwok.TAINT, OTHER_TAINT]}})
-        await lend(api)
+        await lend(api, grace_s=10)
         async with operator_with_its_rights(own_plane, tmp_path) as operator:
             await api.create(tfjobs("default"), job("own", Worker=4))
             await until(api, "own", lambda target: target["replicas"])

@@ -12,7 +12,6 @@ import yaml
 
 from elastic_tfjob.controller.operator import Options
 from harness import operators
-from harness.controlplane import ControlPlane
 from harness.progress import CommandFailed
 from harness.shared import Facts
 
@@ -27,30 +26,31 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
 @pytest.fixture(scope="session")
-def installed(share: Callable[..., Facts]) -> Path:
-    """The kubeconfig of a control plane that knows TFJobs and has the namespace of the overlays."""
+def installed(share: Callable[..., Facts], kubeconfig: Path) -> Path:
+    """The kubeconfig of the common control plane, with the namespace of the overlays and a restricted one: nothing here
+    is written, so no other test is disturbed."""
 
     @contextlib.contextmanager
-    def make(folder: Path) -> Iterator[Facts]:
-        with ControlPlane(folder) as plane:
-            operators.install("ours", plane.kubeconfig)
-            plane.kubectl("create", "namespace", "kubeflow")
-            plane.kubectl("create", "namespace", "restricted")
-            plane.kubectl("label", "namespace", "restricted", f"{ENFORCE}=restricted")
-            _wait_enforced(plane)
-            yield {"kubeconfig": str(plane.kubeconfig)}
+    def make(_: Path) -> Iterator[Facts]:
+        labels: dict[str, dict[str, str]] = {"kubeflow": {}, "restricted": {ENFORCE: "restricted"}}
+        for name, said in labels.items():
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": said}}
+            operators.kubectl(kubeconfig, "apply", "--server-side", "-f", "-", stdin=json.dumps(namespace))
+        _wait_enforced(kubeconfig)
+        yield {}
 
-    return Path(share("installed", make)["kubeconfig"])
+    share("installed", make, on=("control-plane",))
+    return kubeconfig
 
 
-def _wait_enforced(plane: ControlPlane) -> None:
+def _wait_enforced(kubeconfig: Path) -> None:
     """Wait until the API server heeds the label, which takes it a moment."""
     spec = {"containers": [{"name": "c", "image": "i"}]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial", "namespace": "restricted"}, "spec": spec}
     deadline = time.monotonic() + 60
     while True:
         try:
-            dry_run(plane.kubeconfig, "-f", "-", stdin=json.dumps(body))
+            dry_run(kubeconfig, "-f", "-", stdin=json.dumps(body))
         except CommandFailed as error:
             if "violates PodSecurity" not in str(error):
                 raise
@@ -68,7 +68,9 @@ def test_an_overlay_is_admitted(installed: Path, overlay: str) -> None:
     """All of it, without a warning, and with the policies that reserve the operator's annotations."""
     folder = str(ROOT / "manifests" / "overlays" / overlay)
     said = dry_run(installed, "--warnings-as-errors", "-k", folder)
-    built = [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", folder)) if item]
+    built = [
+        item for item in yaml.load_all(operators.kubectl(installed, "kustomize", folder), yaml.CSafeLoader) if item
+    ]
     assert said.count("serverside-applied") == len(built)
     assert sum(item["kind"] == "ValidatingAdmissionPolicyBinding" for item in built) == 2
     names = {item["metadata"]["namespace"] for item in built if item["kind"] == "ServiceAccount"}
@@ -86,7 +88,7 @@ def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: P
     overlay = _with_component("status-via-proxy", tmp_path)
     dry_run(installed, "-k", str(tmp_path))
     for folder, has in ((overlay, False), (tmp_path, True)):
-        built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder)))
+        built = yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
         rules = [rule for item in built if item and item["kind"].endswith("Role") for rule in item["rules"]]
         assert any("pods/proxy" in rule["resources"] for rule in rules) == has
 
@@ -96,7 +98,11 @@ def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(instal
     overlay = _with_component("query-api", tmp_path)
     dry_run(installed, "--warnings-as-errors", "-k", str(tmp_path))
     builds = [
-        [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if item]
+        [
+            item
+            for item in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
+            if item
+        ]
         for folder in (overlay, tmp_path)
     ]
     rules = [
@@ -126,7 +132,11 @@ def test_the_component_of_learning_and_the_trainer_share_a_volume(installed: Pat
     pods = []
     for folder in (tmp_path, trainer):
         dry_run(installed, "--warnings-as-errors", "-k", str(folder))
-        built = [item for item in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if item]
+        built = [
+            item
+            for item in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
+            if item
+        ]
         (pod,) = (
             spec["template"]["spec"]
             for item in built
@@ -156,7 +166,11 @@ def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Pat
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(resources) + patches)
     dry_run(installed, "-k", str(tmp_path))
     for folder, lease, said in ((overlay, Options().leader_election_id, []), (tmp_path, "my-lease", ["my-lease"])):
-        built = [each for each in yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(folder))) if each]
+        built = [
+            each
+            for each in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
+            if each
+        ]
         rules = [rule for item in built if item["kind"] == "Role" for rule in item["rules"]]
         admitted = [
             rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "get" in rule["verbs"]
@@ -186,7 +200,7 @@ def _relative(target: Path, start: Path) -> str:
 
 def test_the_operators_pod_meets_restricted(installed: Path) -> None:
     """The API server itself judges; without the container's settings it refuses the same pod."""
-    built = yaml.safe_load_all(operators.kubectl(installed, "kustomize", str(ROOT / "manifests" / "base")))
+    built = yaml.load_all(operators.kubectl(installed, "kustomize", str(ROOT / "manifests" / "base")), yaml.CSafeLoader)
     spec = next(item for item in built if item["kind"] == "Deployment")["spec"]["template"]["spec"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", "namespace": "restricted"}, "spec": spec}
     dry_run(installed, "-f", "-", stdin=json.dumps(pod))

@@ -60,7 +60,7 @@ def test_the_component_adds_to_an_overlay(kubeconfig: Path, tmp_path: Path) -> N
     parts = {"resources": [overlay], "components": [component], "namespace": "kubeflow"}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
     built = [
-        {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(text) if item}
+        {(item["kind"], item["metadata"]["name"]): item for item in yaml.load_all(text, yaml.CSafeLoader) if item}
         for text in (operators.kubectl(kubeconfig, "kustomize", str(each)) for each in (folders[0], tmp_path))
     ]
     added = {name: built[1][name] for name in built[1].keys() - built[0].keys()}

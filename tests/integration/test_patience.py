@@ -196,7 +196,7 @@ async def test_an_operator_that_starts_again_does_not_begin_the_wait_anew(
 ) -> None:
     """The patience is shorter than the time without an operator, so a wait that began anew would show: the reason would
     tell of a shorter one."""
-    gone_s, short_s = 20.0, 3.0
+    gone_s, short_s = 8.0, 3.0
     await patience(api, NEVER_S)
     async with operator_with_its_rights(plane, tmp_path) as operator:
         await large(api)

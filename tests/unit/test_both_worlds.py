@@ -7,6 +7,7 @@ entry of the script, the two Snapshots are compared whole: see whole.py.
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 
 import pytest
 
@@ -260,9 +261,18 @@ def simulated(story: Story = CALM) -> dict[float, Snapshot]:
     return found
 
 
+pytestmark = pytest.mark.xdist_group("worlds")  # with test_filled.py: what both worlds tell is played once
+
+
+@cache
+def calm() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
+    """What the two worlds show of CALM: live, simulated."""
+    return live(), simulated()
+
+
 @pytest.fixture(scope="module")
 def worlds() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
-    return live(), simulated()
+    return calm()
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,11 @@ from elastic_tfjob.speed.history import History, Lesson
 
 from .build import NOW, job
 from .scheduling.build import servers, workers
-from .test_both_worlds import CALM, live, simulated
+from .test_both_worlds import calm
 from .test_loans import POOLS, raw_node
 from .test_snapshot import PODS, elastic_job, node, state, target
+
+pytestmark = pytest.mark.xdist_group("worlds")  # two long stories, each played once
 
 AS_BY_DEFAULT: Final = {
     f"JobSpec.{name}"
@@ -151,7 +153,7 @@ def loaned() -> tuple[dict[str, LiveNode], Lending]:
 
 @pytest.fixture(scope="module")
 def seen_live() -> set[str]:
-    return filled([*stories(), *live(CALM).values()])
+    return filled([*stories(), *calm()[0].values()])
 
 
 @pytest.mark.parametrize("field", sorted(claimed("live") - ALWAYS_LIVE))
@@ -188,7 +190,7 @@ def seen_simulated() -> set[str]:
     lent = watched(lends, [], "fifo", said={"lend": "offered"}, inference=pool)
     shared = [WorkloadJob("ns/d", 0, (workers(1, gpus=0, cpus=1),), 60.0)]
     by_weight = watched(shared, [own], "fixed", speed_model=CPU_SHARE)
-    return filled([*by_cpu, *lent, *by_weight, *simulated(CALM).values()])
+    return filled([*by_cpu, *lent, *by_weight, *calm()[1].values()])
 
 
 @pytest.mark.parametrize("field", sorted(claimed("simulated") - AS_BY_DEFAULT))

@@ -12,6 +12,7 @@ from elastic_tfjob.controller.model.cluster import ConfigMap, ForeignPod, KubeNo
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import PodGroup, Service
 from elastic_tfjob.controller.model.pod import EXPORTER, INSTALL, Pod
+from harness.effort import effort
 
 from .build import UID, decide, job
 
@@ -168,7 +169,7 @@ OBJECTS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=effort(50, 200), deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.fixed_dictionaries({}, optional={"metadata": OBJECTS, "spec": OBJECTS, "status": OBJECTS, "data": OBJECTS}),

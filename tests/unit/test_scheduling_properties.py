@@ -20,6 +20,7 @@ from elastic_tfjob.controller.planning.targets import decide, decide_fixed, rele
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from harness.effort import effort
 
 from .build import NOW
 from .test_snapshot import NODES, bound, elastic_job, refused_pod
@@ -139,7 +140,7 @@ def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(8, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(draw=st.data())
 def test_a_round_of_anything(profile: str, draw: Any) -> None:
     made = {f"ns/j{k}": described(*draw.draw(candidates(f"j{k}"))) for k in range(draw.draw(st.integers(1, 4)))}

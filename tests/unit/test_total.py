@@ -16,6 +16,7 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.quantities import CpuAsked
 from elastic_tfjob.controller.model.reports import Report
+from harness.effort import effort
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND
 
@@ -182,7 +183,7 @@ SETTINGS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(38, 150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.lists(pods(), max_size=6, unique_by=lambda each: each.name), st.data())
 def test_there_is_a_decision(found: TFJob, there: list[Pod], data: st.DataObject) -> None:
     """And it creates no more than a job may have, each once; and what is to be created can be rendered."""

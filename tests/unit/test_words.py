@@ -35,6 +35,7 @@ from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.model.state import Next, Phase, Refused, Rescaled, StoredState
 from elastic_tfjob.controller.model.status import JobStatus, parse_time
 from elastic_tfjob.controller.model.target import Mode, Target
+from harness.effort import effort
 
 from .build import job
 
@@ -103,7 +104,7 @@ def check_state(found: StoredState) -> None:
     assert found.total_steps is None or 0 <= found.total_steps <= MAX_STEPS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(38, 150), deadline=None)
 @given(texts())
 @example('{"generation":0,"replicas":{},"reason":5}')
 @example('{"generation":0,"replicas":{},"reason":"\\ud800"}')
@@ -190,7 +191,7 @@ def test_one_wrong_value_in_a_state(state: StoredState, key: str, value: object)
         check_state(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(38, 150), deadline=None)
 @given(texts() | st.binary(max_size=50))
 def test_any_report(text: str | bytes) -> None:
     with at_once(), contextlib.suppress(ValueError):
@@ -203,7 +204,7 @@ def test_any_report(text: str | bytes) -> None:
         )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(38, 150), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(ANNOTATIONS)) | st.text(max_size=5),
@@ -226,7 +227,7 @@ def test_any_annotations(said: dict[str, str]) -> None:
         assert EARLIEST <= found.deadline <= LATEST
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(38, 150), deadline=None)
 @given(texts())
 def test_any_configuration(text: str) -> None:
     """JSON is YAML."""
@@ -236,7 +237,7 @@ def test_any_configuration(text: str) -> None:
         assert found.parameters is not None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=effort(25, 100), deadline=None)
 @given(st.dictionaries(KEYS, JSON, max_size=6))
 def test_any_spec_and_any_status(raw: dict[str, Any]) -> None:
     with at_once(), contextlib.suppress(InvalidTFJob):

@@ -18,6 +18,7 @@ from elastic_tfjob.controller.query import server, what_if_process
 from elastic_tfjob.controller.query.gate import NoGate
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.server import QueryServer
+from harness.effort import effort
 
 from .build import Held, foreign, node, pod, running, tfjob, waiting, world
 
@@ -76,7 +77,7 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
     statuses: set[int] = set()
 
     @settings(
-        max_examples=5 if operation == "whatIf" else 15,
+        max_examples=effort(2, 5) if operation == "whatIf" else effort(6, 15),
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
@@ -96,7 +97,7 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(12, 50), deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_parameter_is_too_odd(address: str, name: str, value: str) -> None:
     """Names and values of any characters: answered, or refused, and never a failure."""
     import requests  # noqa: PLC0415

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from elastic_tfjob.scheduling.lend import Guest
 from elastic_tfjob.scheduling.snapshot import WORKER
@@ -52,6 +50,10 @@ def without(guest: Guest) -> frozenset[str]:
 def fewest_stops(reclaim: Reclaim) -> int:
     """The optimum. A variable for each node, whether it goes, and one for each job, whether it is stopped, which is at
     least that of each node it cannot do without; as many nodes go as are wanted, and the fewest jobs are stopped."""
+    # Here, since all processes of a test run import this file, and SciPy takes most of a second.
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
+    from scipy.sparse import coo_array  # noqa: PLC0415
+
     index = {name: k for k, name in enumerate(reclaim.lent)}
     pairs = [
         (len(index) + j, index[name])

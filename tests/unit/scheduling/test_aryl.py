@@ -20,6 +20,7 @@ from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.summary import Summary, summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
+from harness.effort import effort
 
 from .build import job, node, plan, rates, servers, workers
 from .invariants import violations
@@ -195,7 +196,7 @@ def servers_apart(targets: Any, snapshot: Snapshot) -> list[str]:
     return broken
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(8, 25), suppress_health_check=[HealthCheck.too_slow])
 @given(start=snapshots())
 def test_an_unchanged_world_gives_no_other_plan(start: Snapshot) -> None:
     rests(start)

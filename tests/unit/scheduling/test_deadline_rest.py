@@ -13,6 +13,7 @@ from elastic_tfjob.scheduling.profiles.deadline.spare_capacity import SpareCapac
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
+from harness.effort import effort
 
 from .build import node, servers, workers
 
@@ -48,7 +49,7 @@ def one_by_one(deadline_round: DeadlineRound) -> None:
     rest._one_by_one([entry for entry in entries if entry is not None], free)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(13, 40), deadline=None)
 @given(world=worlds(), draw=st.data())
 def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(world: Snapshot, draw: Any) -> None:
     """Some rounds, as where one size after the other finds no nodes."""

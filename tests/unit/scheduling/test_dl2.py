@@ -32,6 +32,7 @@ from elastic_tfjob.scheduling.reasons import as_reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node
 from elastic_tfjob.speed.model import Table
+from harness.effort import effort
 
 from .build import job, node, plan, rates, servers, sizes, snapshot, workers
 
@@ -104,7 +105,7 @@ NETWORKS = st.integers(0, 1000).map(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=effort(13, 40))
 @given(NETWORKS, st.lists(TABLES, min_size=1, max_size=3), st.integers(1, 8), st.integers(2, 30))
 def test_whatever_the_weights_it_fits_and_no_smaller_size_is_faster(
     network: Network, tables: list[Table], gpus: int, cpus: int
@@ -200,7 +201,7 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked() -> None:
 WHOLE = as_bytes(GREEDY, {})
 
 
-@settings(max_examples=60)
+@settings(max_examples=effort(15, 60))
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), st.booleans())
 def test_a_broken_file_gives_a_network_or_words(at: int, byte: int, cut_off: bool) -> None:
     content = WHOLE[:at] if cut_off else WHOLE[:at] + bytes([byte]) + WHOLE[at + 1 :]

@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Snapshot
 from elastic_tfjob.speed.history import History, Lesson
+from harness.effort import effort
 
 from .build import job, node, plan, rates, servers, snapshot, workers
 from .recorded import built, read
@@ -140,7 +141,7 @@ def test_an_unchanged_world_has_the_same_plan_and_the_same_forecasts(profile: st
     """On every recorded Snapshot: asking twice, with views or without, in any order, gives the same; and every job has
     one, with an interval in order."""
     chosen = build(profile, parse_profile(profile, {}))
-    for each in read()[:60]:
+    for each in read()[: effort(15, 60)]:
         shared = built(each["snapshot"])
         first, again = schedule(shared, chosen), schedule(shared, chosen)
         anew = schedule(built(each["snapshot"]), chosen)
@@ -160,7 +161,7 @@ def test_an_unchanged_world_has_the_same_plan_and_the_same_forecasts(profile: st
                 assert not job_.placement or not holds
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(15, 60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, 10.0, 500.0]), st.booleans()), min_size=1, max_size=8),
     st.floats(0, 1000),

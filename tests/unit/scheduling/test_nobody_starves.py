@@ -17,6 +17,7 @@ from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.workload import WorkloadJob
+from harness.effort import effort
 
 PAUSE_S = 1.0
 ACCELERATORS = 4
@@ -56,7 +57,7 @@ def at_its_least_s(job: WorkloadJob) -> float:
     ("profile", "oracle"),
     [(name, oracle) for name in ("deadline", "hull", "dl2") for oracle in (True, False)] + [("specon", False)],
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(15, 60), deadline=None)
 @given(workloads())
 def test_every_job_ends_and_waits_no_longer_than_the_others_take_one_by_one(
     profile: str, oracle: bool, jobs: list[WorkloadJob]

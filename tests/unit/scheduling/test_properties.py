@@ -21,6 +21,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, 
 from elastic_tfjob.simulation.engine import carry_out_loans
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from harness.effort import effort
 
 from .build import node, servers, workers
 from .invariants import violations
@@ -232,7 +233,7 @@ CASES += [("specon", {"published": True})]
 @pytest.mark.parametrize(
     ("name", "said"), CASES, ids=[f"{n}-{''.join(map(str, s.values())) or 'own'}" for n, s in CASES]
 )
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(5, 15), suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots(), extra=st.data())
 def test_invariants(name: str, said: dict[str, Any], snapshot: Snapshot, extra: Any) -> None:
     """Capacity, gangs, bounds and constraints hold; equal input gives an equal plan, whether views were kept or not;
@@ -259,7 +260,7 @@ def test_invariants(name: str, said: dict[str, Any], snapshot: Snapshot, extra: 
     assert plan == schedule(Snapshot(later.now, later.nodes, later.jobs), profile)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(13, 40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     snapshot=snapshots(), forgiven=st.lists(st.sampled_from([None, -1.0, 0.0, 100.0, 1e300]), min_size=8, max_size=8)
 )
@@ -292,7 +293,7 @@ LOANS = [("none", "first"), *(("offered", rule) for rule in ("first", "cost", "f
 
 @pytest.mark.parametrize("name", ["fifo-backfill", "srtf", "drf", "kips"])
 @pytest.mark.parametrize("place", PLACES)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(4, 8), suppress_health_check=[HealthCheck.too_slow])
 @given(start=snapshots(), draw=st.data())
 def test_views_follow_nodes(name: str, place: str, start: Snapshot, draw: Any) -> None:
     """Nodes come and go, grow, and are lent and returned, under jobs that run there: plans are those of a Snapshot that

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.effort import effort
+
 from .recorded import CASES, applies, built, decided, read
 
 SAME = {
@@ -24,19 +26,19 @@ def known() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_plans_stay_as_they_were(case: str, known: list[dict[str, Any]]) -> None:
-    compared = 0
-    for each in known:
+    compared, first = 0, list(CASES).index(case)
+    for each in known[first % effort(2, 1) :: effort(2, 1)]:  # two profiles that follow each other see all of them
         snapshot = built(each["snapshot"])
         if applies(case, snapshot):
             compared += 1
             assert decided(case, snapshot) == each["plans"][case], f"seed {each['snapshot']['seed']}"
-    assert compared > 10
+    assert compared > effort(5, 10)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_others_remember_changes_no_plan(case: str, known: list[dict[str, Any]]) -> None:
     """A profile goes by what it remembers itself."""
-    for each in known[:20]:
+    for each in known[: effort(7, 20)]:
         snapshot = built(each["snapshot"])
         if applies(case, snapshot):
             jobs = [replace(job, memory={"other.number": 1.0}) for job in snapshot.jobs.values()]

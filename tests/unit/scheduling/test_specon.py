@@ -18,6 +18,7 @@ from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
 from elastic_tfjob.speed.growth import Growth
+from harness.effort import effort
 
 from .build import node, servers, workers
 from .invariants import violations
@@ -387,7 +388,7 @@ def crowds(draw: st.DrawFn) -> list[Job]:
 
 
 @pytest.mark.parametrize(("profile", "more"), [("specon", {}), ("specon", {"published": True}), ("rebalance", {})])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=effort(7, 20), deadline=None)
 @given(jobs=crowds())
 def test_an_unchanged_world_gives_an_unchanged_plan(profile: str, more: dict[str, Any], jobs: list[Job]) -> None:
     """What uses how much stays as it was, and memory is fed back. One replica goes to a node at a time: in few rounds
@@ -429,7 +430,7 @@ def floods(draw: st.DrawFn) -> list[WorkloadJob]:
 
 
 @pytest.mark.parametrize("more", [{}, {"published": True}], ids=["specon", "published"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=effort(4, 12), deadline=None)
 @given(jobs=floods())
 def test_nobody_waits_more_than_three_times_as_long_as_under_fifo(
     more: dict[str, Any], jobs: list[WorkloadJob]

@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Snapshot
 from elastic_tfjob.scheduling.steps.open_jobs import Claims, OpenJobs, Terms, claims_of, open_jobs, unsized
 from elastic_tfjob.scheduling.steps.sizes import candidates
 from elastic_tfjob.simulation.speed_models.ps import MODELS, PsTrueSpeed
+from harness.effort import effort
 
 from .build import node, servers, workers
 from .test_properties import carried_out, jobs, snapshots, uses
@@ -67,7 +68,7 @@ def changed(draw: st.DrawFn, job: Job, now: float) -> Job:
 
 
 @pytest.mark.parametrize(("name", "said"), CASES, ids=[f"{name}-{k}" for k, (name, _) in enumerate(CASES)])
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(4, 8), suppress_health_check=[HealthCheck.too_slow])
 @given(start=snapshots(), draw=st.data())
 def test_what_is_kept_is_what_would_be_built(name: str, said: dict[str, Any], start: Snapshot, draw: Any) -> None:
     """Jobs come, go, change in every way that a world has, and the clock goes on or is set back."""

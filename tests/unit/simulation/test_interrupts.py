@@ -112,7 +112,10 @@ def test_ctrl_c_keeps_what_several_runs_know(trace: Path, tmp_path: Path) -> Non
     assert len((tmp_path / "o.csv").read_text().splitlines()) > 100
 
 
-@pytest.mark.parametrize("profiles", [("las",), ("las", "optimus", "fifo")])
+@pytest.mark.parametrize(
+    "profiles",
+    [("las",), pytest.param(("las", "optimus", "fifo"), marks=pytest.mark.thorough)],  # Ctrl-C has several
+)
 def test_a_time_limit_keeps_what_is_known(trace: Path, tmp_path: Path, profiles: tuple[str, ...]) -> None:
     """SIGTERM to the program alone, as `timeout --foreground` and systemd's first signal send it."""
     named = [word for profile in profiles for word in ("--profile", profile)]
@@ -126,7 +129,10 @@ def test_a_time_limit_keeps_what_is_known(trace: Path, tmp_path: Path, profiles:
     assert b"Traceback" not in terminal.shown
 
 
-@pytest.mark.parametrize("profiles", [("las",), ("las", "optimus")])
+@pytest.mark.parametrize(
+    "profiles",
+    [pytest.param(("las",), marks=pytest.mark.thorough), ("las", "optimus")],  # the time limit has one
+)
 def test_a_closed_terminal_keeps_what_is_known(trace: Path, tmp_path: Path, profiles: tuple[str, ...]) -> None:
     """Nothing can be printed any more; the files are written all the same."""
     files = ("--json", tmp_path / "o.json", "--html", tmp_path / "o.html", "--jobs-csv", tmp_path / "o.csv")
@@ -141,7 +147,7 @@ def test_a_closed_terminal_keeps_what_is_known(trace: Path, tmp_path: Path, prof
     assert len((tmp_path / "o.csv").read_text().splitlines()) > 50
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_ctrl_c_while_processes_start(trace: Path, tmp_path: Path, times: int) -> None:
     """They still import, and have no handler of their own yet. The second one ends what has not answered."""
     terminal = simulate(trace, "--profile", "las", "--profile", "fifo", "--jobs", 2, "--json", tmp_path / "o.json")

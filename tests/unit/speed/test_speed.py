@@ -11,6 +11,7 @@ from scipy.optimize import nnls as reference_nnls
 
 from elastic_tfjob.speed.model import Table, predict
 from elastic_tfjob.speed.optimus import believe, fit, nnls
+from harness.effort import effort
 
 SYNC = (0.4, 0.02, 0.01, 0.003, 0.002)
 ASYNC = (0.3, 0.05, 0.02, 0.01)
@@ -73,7 +74,7 @@ def test_nothing_seen_is_nothing_known() -> None:
     assert believe({(0, 0): 5.0, (1, 1): 0.0}).measured == {}
 
 
-@settings(max_examples=40)
+@settings(max_examples=effort(13, 40))
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(2, 9))
 def test_nnls_is_scipys(seed: int, columns: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
