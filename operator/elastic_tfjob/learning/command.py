@@ -68,9 +68,6 @@ def default_of(name: str) -> str:
     type=click.IntRange(1, 1000),
     help=f"Random changes of the weights per iteration, each tried with both signs. {default_of('pairs')}",
 )
-@click.option("--episodes", type=click.IntRange(1, 1000), help=f"New workloads per iteration. {default_of('episodes')}")
-@click.option("--rate", type=Amount(100), help=f"Learning rate. {default_of('rate')}")
-@click.option("--pairs", type=click.IntRange(1, 1000), help=f"Weight pairs per iteration. {default_of('pairs')}")
 @click.option(
     "--part",
     type=OneOf(list(SCALES)),

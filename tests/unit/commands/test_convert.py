@@ -252,7 +252,7 @@ def test_each_kind_of_older_file_becomes_v1(raw: Raw, look: Look, right: object)
         (alpha(entry("WORKER"), entry("WORKER")), "WORKER is given twice"),
         (
             alpha(terminationPolicy={"chief": {"replicaName": "WORKER", "replicaIndex": 0}}),
-            "ends a job with its Master",
+            "a job ends when its Master",
         ),
         (alpha(entry("WORKER"), terminationPolicy={"chief": {"replicaName": "WORKER", "replicaIndex": 1}}), "Worker 0"),
         (alpha(7), "spec.replicaSpecs[0] is 7"),  # type: ignore[arg-type]
