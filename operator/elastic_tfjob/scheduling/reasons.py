@@ -16,7 +16,19 @@ from elastic_tfjob.api.words import REASON_CODES, count_in_words, counts_in_word
 from elastic_tfjob.api.words import ReasonCode as Code
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts
 
-__all__ = ["Code", "Fact", "Reason", "Why", "added", "as_reason", "code_of", "read_reason", "sized", "stored"]
+__all__ = [
+    "Code",
+    "Fact",
+    "Reason",
+    "Why",
+    "added",
+    "as_reason",
+    "code_of",
+    "facts_of",
+    "read_reason",
+    "sized",
+    "stored",
+]
 
 Fact = int | float | str | tuple[str, ...] | Mapping[str, int] | Mapping[str, float]
 """A number; the name of a job, node or type; such names; or numbers by replica type."""
@@ -70,6 +82,11 @@ def as_reason(why: Why) -> Reason:
 def code_of(why: Why) -> Code | None:
     """The code, by which people filter jobs; None for a sentence without a code."""
     return why.code if isinstance(why, Reason) else None
+
+
+def facts_of(why: Why) -> Facts:
+    """The facts, by name; none for a sentence without a code."""
+    return why.facts if isinstance(why, Reason) else {}
 
 
 def added(why: Why, **facts: Fact) -> Reason:

@@ -234,8 +234,8 @@ def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, 
     assert len(orjson.dumps((row, rest))) < 100_000
 
 
-def test_jobs_are_filtered_by_the_code_of_their_reason() -> None:
-    """As the profile gave it, whatever its words; somebody's own words have none."""
+def test_a_reason_keeps_its_code_and_facts_and_jobs_are_filtered_by_the_code() -> None:
+    """A sentence has neither."""
     short = waiting("short", why={"code": "short", "facts": {"cpu": 2500, "cpu_free": 400}})
     behind = waiting("behind", why={"code": "waits-behind", "facts": {"job": "ns/short"}})
     rows = [job_row(job(raw)) for raw in (short, behind, waiting("own"), running())]
@@ -245,6 +245,9 @@ def test_jobs_are_filtered_by_the_code_of_their_reason() -> None:
         ("no room", None),
         ("idle CPU", None),
     ]
+    assert [row.reason_facts for row in rows] == [{"cpu": 2500, "cpu_free": 400}, {"job": "ns/short"}, {}, {}]
+    decided = [each for each in timeline(see(job(short))) if each.kind == "decided"]
+    assert [(each.reason_code, each.reason_facts) for each in decided] == [("short", rows[0].reason_facts)]
     for asked, names in (("short", ["short"]), ("short,waits-behind", ["behind", "short"]), ("lost", [])):
         found, _ = page(rows, Listing.parse([("reason", asked)], ("reason",)))
         assert [row.name for row in found] == names

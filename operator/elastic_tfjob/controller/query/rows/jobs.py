@@ -17,7 +17,7 @@ from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import scheduled_job
 from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.scheduling.queue import Entry, entry
-from elastic_tfjob.scheduling.reasons import Why, code_of
+from elastic_tfjob.scheduling.reasons import Fact, Why, code_of, facts_of
 from elastic_tfjob.scheduling.rules import Order
 
 __all__ = [
@@ -56,6 +56,7 @@ class JobRow:
     phase: Annotated[str, "phase of the current rescale, or Waiting, or Stable; empty: no size has been decided yet"]
     reason: Annotated[str, "reason for its size, its waiting or its failure"]
     reason_code: Annotated[ReasonCode | None, "code of the scheduler's reason; null: the reason has no code"]
+    reason_facts: Annotated[Mapping[str, Fact], "facts of the scheduler's reason, by name"]
     generation: Annotated[int, "number of its size, which increases with each rescale"]
     replicas: Annotated[Mapping[str, int], "current replicas, by type"]
     wanted: Annotated[Mapping[str, int], "target replicas, by type; none: the job waits"]
@@ -147,6 +148,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         phase=state.phase if state is not None else "",
         reason=cut(str(reason)),
         reason_code=code_of(reason),
+        reason_facts=facts_of(reason),
         generation=state.generation if state is not None else 0,
         replicas=counts(holds),
         wanted={} if status.finished else counts(wanted),

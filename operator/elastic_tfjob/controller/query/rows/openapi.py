@@ -376,8 +376,10 @@ def _schema(schemas: dict[str, Any], kind: Any) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"type": "string", "enum": list(arguments)}
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (each for each in arguments if each is not types.NoneType)
-        schema = _schema(schemas, inner)
+        inner = [each for each in arguments if each is not types.NoneType]
+        if len(inner) > 1:
+            return {"anyOf": [_schema(schemas, each) for each in arguments]}
+        schema = _schema(schemas, inner[0])
         if "type" not in schema:
             return {"anyOf": [schema, {"type": "null"}]}
         either = {**schema, "type": [schema["type"], "null"]}

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypedDict
 
 from elastic_tfjob.api.reading import cut
+from elastic_tfjob.api.words import ReasonCode
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Target, words
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, counts
 from elastic_tfjob.scheduling.plan import Cause, cause_of
+from elastic_tfjob.scheduling.reasons import Fact, Why, code_of, facts_of
 
 __all__ = ["Happening", "Size", "sizes", "timeline"]
 
@@ -26,6 +28,10 @@ class Happening:
     kind: Annotated[Kind, "kind of entry"]
     text: Annotated[str, "what happened, in words"]
     reason: Annotated[str, "reason"] = ""
+    reason_code: Annotated[ReasonCode | None, "code of the scheduler's reason; null: the reason has no code"] = None
+    reason_facts: Annotated[Mapping[str, Fact], "facts of the scheduler's reason, by name"] = field(
+        default_factory=dict
+    )
     cause: Annotated[Cause | None, "cause of a decision in one word, as in the metrics"] = None
     before: Annotated[Mapping[str, int], "replicas before, by type"] = field(default_factory=dict)
     after: Annotated[Mapping[str, int], "replicas after, by type"] = field(default_factory=dict)
@@ -34,6 +40,16 @@ class Happening:
     lost_steps: Annotated[int | None, "lost training steps"] = None
     expected_steps_per_s: Annotated[float | None, "expected speed after a rescale"] = None
     measured_steps_per_s: Annotated[float | None, "measured speed one minute after a rescale"] = None
+
+
+class _ReasonFields(TypedDict):
+    reason: str
+    reason_code: ReasonCode | None
+    reason_facts: Mapping[str, Fact]
+
+
+def _reason(why: Why) -> _ReasonFields:
+    return {"reason": str(why), "reason_code": code_of(why), "reason_facts": facts_of(why)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +110,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=done.at,
             kind="rescaled",
             text=f"Rescaled from {words(counts(done.before))} to {words(counts(done.after))}",
-            reason=str(done.reason),
+            **_reason(done.reason),
             cause=state.cause(done),
             before=counts(done.before),
             after=counts(done.after),
@@ -106,7 +122,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
         )
     if state.refused is not None:
         text = f"The rescale to size {state.refused.generation} was rolled back"
-        yield Happening(at=state.refused.at, kind="refused", text=text, reason=str(state.refused.reason))
+        yield Happening(at=state.refused.at, kind="refused", text=text, **_reason(state.refused.reason))
     yield from _stops(seen)
     if state.next is not None:
         coming = state.next
@@ -114,7 +130,7 @@ def _happenings(seen: ReadJob) -> Iterator[Happening]:
             at=state.since or None,
             kind="rescaling",
             text=f"{state.phase}: from {words(counts(coming.before))} to {words(counts(coming.replicas))}",
-            reason=str(coming.reason),
+            **_reason(coming.reason),
             cause=state.cause(coming),
             before=counts(coming.before),
             after=counts(coming.replicas),
@@ -137,12 +153,12 @@ def _stops(seen: ReadJob) -> Iterator[Happening]:
             yield Happening(at=seen.record.stopped, kind="stopped", text="The running job was stopped")
         return
     text = "A checkpoint is requested, then the pods end"
-    yield Happening(at=stop.asked or None, kind="stopping", text=text, reason=str(stop.reason), cause=stop.cause)
+    yield Happening(at=stop.asked or None, kind="stopping", text=text, **_reason(stop.reason), cause=stop.cause)
     if stop.ended:
         where = f" at step {stop.saved}" if stop.saved is not None else ""
         text = f"The pods ended{where}"
         yield Happening(
-            at=stop.ended, kind="stopped", text=text, reason=str(stop.reason), cause=stop.cause, lost_steps=stop.lost
+            at=stop.ended, kind="stopped", text=text, **_reason(stop.reason), cause=stop.cause, lost_steps=stop.lost
         )
 
 
@@ -153,4 +169,4 @@ def _decided(seen: ReadJob, target: Target, at: str | None = None) -> Happening:
     if cause is None and (shall or any(has.values())):  # otherwise the job has no replicas and continues to wait
         cause = cause_of(has, target.replicas, moved=True, stopped=bool(seen.record.stopped))
     text = f"Target: {words(counts(target.replicas))}" if shall else "Target: wait"
-    return Happening(at=at, kind="decided", text=text, reason=str(target.reason), cause=cause)
+    return Happening(at=at, kind="decided", text=text, **_reason(target.reason), cause=cause)
