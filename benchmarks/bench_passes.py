@@ -31,7 +31,7 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.settings import Configuration, StatusPolling
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.target import Counts, Target
-from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -179,7 +179,7 @@ def scheduling(workers: int) -> None:
         for names in nodes_of({"PS": 1, "Worker": workers}).values()
         for name in names
     }
-    describe = partial(scheduled_job, found, pods, nodes=nodes, now=NOW, reports=reports)
+    describe = partial(view_of, found, pods, nodes=nodes, now=NOW, reports=reports)
     took, first = timed(describe)
     show(workers, "thread", "its description", took)
     took, described = timed(partial(describe, before=first))

@@ -60,7 +60,7 @@ MUTANTS: Final = {
         Mutant(
             "refused-edit-is-forgotten",
             "controller.planning.targets",
-            "for name, count in asked.items()) and _has(scheduled, asked)",
+            "for name, count in asked.items()) and _has(view, asked)",
             "for name, count in asked.items())",
             "an edit of replicas that could not be followed is not asked for again",
             "simulation",

@@ -15,7 +15,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import ReconcileSettings
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -201,7 +201,7 @@ def live(story: Story = CALM) -> dict[float, Snapshot]:
                 nodes[name] = node(name, cpu="1")
             for pod in [pod for pod in cluster.pods.values() if pod.node == name and not there]:
                 cluster.kill(pod.name)
-        known = scheduled_job(
+        known = view_of(
             replace(cluster.job(), created=_time(0)),
             _bound(cluster),
             nodes=nodes,

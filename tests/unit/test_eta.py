@@ -22,7 +22,7 @@ from elastic_tfjob.controller.model.deadline_status import NoticesSent, span
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.planning.deadlines import Doubt, judge
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
@@ -69,7 +69,7 @@ def live(deadline: str) -> Iterator[tuple[Cluster, Plan]]:
     while True:
         job = replace(cluster.job(), created=format_time(NOW))
         pods = [replace(p, requests=Resources(p.cpu[0], pods=1)) if p.node else p for p in cluster.pods.values()]
-        known = scheduled_job(job, pods, nodes=NODES, now=cluster.now, reports=cluster.reports(), before=known)
+        known = view_of(job, pods, nodes=NODES, now=cluster.now, reports=cluster.reports(), before=known)
         plan = schedule(assemble([known], NODES, [], cluster.now.timestamp(), history=TAUGHT), profile)
         if known.job is not None:
             for target in decide(plan, {known.job.key: known}).values():

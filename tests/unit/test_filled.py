@@ -16,7 +16,7 @@ from elastic_tfjob.controller.model.cluster import KubeNode as LiveNode
 from elastic_tfjob.controller.model.quantities import CpuAsked
 from elastic_tfjob.controller.model.reports import CpuUse, Report
 from elastic_tfjob.controller.model.usage import UsageRecord
-from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.lending import Lending, lending
 from elastic_tfjob.controller.planning.lending import LendingInput as Pools
 from elastic_tfjob.controller.planning.round import assemble
@@ -118,11 +118,11 @@ def stories() -> Iterator[core.Snapshot]:
     lent = loaned()
     unlimited = tuple(replace(each, cpu=CpuAsked(1000, 0)) for each in PODS)
     lighter = replace(rich, annotations={**rich.annotations, PREFIX + "target": json.dumps(target(1))})
-    before = scheduled_job(lighter, unlimited, nodes=nodes, now=NOW)
+    before = view_of(lighter, unlimited, nodes=nodes, now=NOW)
     reports = {"j-worker-0": told, "j-ps-0": replace(told, generation=0)}
     about: dict[str, Any] = {"nodes": nodes, "now": NOW, "reports": reports, "priorities": {"high": 7}}
     yield assemble(
-        [scheduled_job(rich, unlimited, before=before, **about)],
+        [view_of(rich, unlimited, before=before, **about)],
         {**nodes, **lent[0]},
         [],
         NOW.timestamp(),
@@ -130,7 +130,7 @@ def stories() -> Iterator[core.Snapshot]:
         lending=lent[1],
     )
     sharing = tuple(replace(each, cpu=CpuAsked(1000, 2000)) for each in PODS)
-    yield assemble([scheduled_job(rich, sharing, nodes=nodes, now=NOW)], nodes, [], NOW.timestamp())
+    yield assemble([view_of(rich, sharing, nodes=nodes, now=NOW)], nodes, [], NOW.timestamp())
     apart = {
         name: {
             "replicas": 1,
@@ -139,7 +139,7 @@ def stories() -> Iterator[core.Snapshot]:
         for name, where in (("PS", {"zone": "1"}), ("Worker", {"zone": "2"}))
     }
     plain = job(apart, annotations={f"{PREFIX}placement": "operator", f"{PREFIX}inject": "none"})
-    yield assemble([scheduled_job(plain, (), nodes=nodes, now=NOW, all_jobs=True)], nodes, [], NOW.timestamp())
+    yield assemble([view_of(plain, (), nodes=nodes, now=NOW, all_jobs=True)], nodes, [], NOW.timestamp())
 
 
 def loaned() -> tuple[dict[str, LiveNode], Lending]:

@@ -11,7 +11,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -91,7 +91,7 @@ def job(name: str, annotations: dict[str, str], types: dict[str, int], requests:
 @pytest.mark.parametrize("asks", HOSTILE)
 def test_the_round_ends_and_the_other_job_starts(profile: str, asks: str) -> None:
     found = {
-        f"ns/{made.name}": scheduled_job(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={})
+        f"ns/{made.name}": view_of(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={})
         for made in (
             job("a-hostile", *HOSTILE[asks]),
             job("good", {"checkpoint-dir": "/c", "max-workers": "3"}, {"PS": 1, "Worker": 1}, {"cpu": "1"}),
@@ -110,7 +110,7 @@ def test_a_hundred_jobs_that_ask_for_all_there_can_be_hold_up_nobody(profile: st
     most = {"checkpoint-dir": "/c", "min-workers": "1999", "max-workers": "2000"}
     many = [job(f"a-{k}", most, {"Worker": 2000}, {"memory": "64Ti"}) for k in range(100)]
     good = job("good", {"checkpoint-dir": "/c", "max-workers": "3"}, {"PS": 1, "Worker": 1}, {"cpu": "1"})
-    found = [scheduled_job(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={}) for made in (*many, good)]
+    found = [view_of(made, (), nodes=NODES, now=NOW, all_jobs=True, reports={}) for made in (*many, good)]
     plan = schedule(assemble(found, NODES, [], NOW.timestamp()), built(profile))
     assert set(plan.changes) == (set() if profile in HEAD_OF_LINE else {"ns/good"})
 
@@ -215,7 +215,7 @@ def running(name: str, node: str) -> JobView:
         for type_, count in size.items()
         for index in range(count)
     ]
-    return scheduled_job(made, pods, nodes=NODES, now=NOW, reports={})
+    return view_of(made, pods, nodes=NODES, now=NOW, reports={})
 
 
 def refused_pod(node: str, cpu: str) -> ForeignPod:

@@ -32,7 +32,7 @@ from elastic_tfjob.controller.model.settings import Configuration, PoolSettings,
 from elastic_tfjob.controller.model.state import Phase, StoredState
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.lending import (
     MAX_PODS,
     MAX_SHAPES,
@@ -397,7 +397,7 @@ class TestFollowingAPlan:
         profile = build("fifo", parse_profile("fifo", {"lend": "offered"}))
         for stage, stored in (("", {}), ("loaned", {"Worker": 2})):
             there = {"a": node("a", stage)}
-            made = {"ns/j": scheduled_job(guest, (), nodes=there, now=NOW)}
+            made = {"ns/j": view_of(guest, (), nodes=there, now=NOW)}
             planned = plan_round(
                 made,
                 there,
@@ -707,7 +707,7 @@ class TestWriter:
         )
         put = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1)),)
         source = replace(job({"Worker": 1}, **leaves), deleting=deleted)
-        known = (scheduled_job(source, put, nodes={}, now=NOW, all_jobs=True),) if leaves or deleted else ()
+        known = (view_of(source, put, nodes={}, now=NOW, all_jobs=True),) if leaves or deleted else ()
         cluster = world.loans.cluster(made, (), put, known)
         assert cluster is not None
         assert cluster.staying == frozenset()

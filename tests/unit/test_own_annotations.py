@@ -24,7 +24,7 @@ from elastic_tfjob.controller.model.state import Next, Refused, Rescaled, Stop, 
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
-from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
@@ -429,11 +429,11 @@ def test_scheduling_leaves_a_job_with_a_word_of_a_newer_operator_to_itself() -> 
     """Its pods take what they take; nothing is decided for it under any profile."""
     annotations = {f"{PREFIX}max-workers": "4", f"{PREFIX}target": Target(0, SIZE).to_json()}
     annotations[f"{PREFIX}state"] = FULL_STATE.to_json().replace("Preparing", "Handing-over")
-    found = scheduled_job(job(annotations=annotations), (), nodes={}, now=NOW, all_jobs=True)
+    found = view_of(job(annotations=annotations), (), nodes={}, now=NOW, all_jobs=True)
     assert found.job is None
     assert not found.followed
     assert decide_fixed(found) is released(found, "las") is suspended(found) is None
-    again = scheduled_job(found.source, (), nodes={}, now=NOW, all_jobs=True, before=found)
+    again = view_of(found.source, (), nodes={}, now=NOW, all_jobs=True, before=found)
     assert again.job is None
 
 
@@ -548,7 +548,7 @@ def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
     ],
 )
 def test_scheduling_takes_a_wrong_state_for_none(state: str) -> None:
-    found = scheduled_job(
+    found = view_of(
         job(annotations={f"{PREFIX}max-workers": "4", f"{PREFIX}state": state}), (), nodes={}, now=NOW, all_jobs=True
     )
     assert found.job is not None

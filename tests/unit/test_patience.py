@@ -17,7 +17,7 @@ from elastic_tfjob.controller.kube.executor import Executor, RefusedPods
 from elastic_tfjob.controller.kube.informer import Caches
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import ObservedJob, ReservationFailures, assemble, describe_all
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling.core import schedule
@@ -162,7 +162,7 @@ def test_a_pod_made_by_hand_makes_no_job_that_waits_one_that_runs() -> None:
     by_hand = pod("worker", 0, owner="e", spec={"nodeName": next(iter(NODES)), "containers": [{"name": "c"}]})
     for failed, least in ((1, True), (0, False)):
         for pods in ((), (by_hand,)):
-            found = scheduled_job(made, pods, nodes=NODES, now=NOW, reports={}, failed=failed).job
+            found = view_of(made, pods, nodes=NODES, now=NOW, reports={}, failed=failed).job
             assert found is not None
             assert (found.spec.priority < -(10**9)) is least
 

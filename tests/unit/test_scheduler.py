@@ -173,7 +173,7 @@ def break_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_bad
 
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "describing": (round_, "scheduled_job", lambda job, *_, **__: job is not None and job.name == "bad"),
+    "describing": (round_, "view_of", lambda job, *_, **__: job is not None and job.name == "bad"),
     "refusals": (TargetWriter, "note_refusal", lambda _, entry, __: entry.key[1] == "bad"),
     "core": (round_, "schedule", lambda snapshot, _: "ns/bad" in snapshot.jobs),
     "needs": (targets, "_needed", lambda found, _: found.source.name == "bad"),

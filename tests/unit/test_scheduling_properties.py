@@ -14,7 +14,7 @@ from elastic_tfjob.controller.model.reports import CpuUse, Report
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import active, judge
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling.core import schedule
@@ -109,7 +109,7 @@ def candidates(draw: st.DrawFn, name: str) -> tuple[TFJob, tuple[Pod, ...], dict
 
 def described(job: TFJob, pods: tuple[Pod, ...], reports: dict[str, Report], before: JobView | None = None) -> JobView:
     unfit = active(judge({}, pods, NOW.timestamp()), NOW.timestamp())
-    return scheduled_job(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, rejected_nodes=unfit)
+    return view_of(job, pods, nodes=NODES, now=NOW, reports=reports, before=before, rejected_nodes=unfit)
 
 
 def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:

@@ -19,7 +19,7 @@ from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.core_job import RejectedNodes, active, judge, verdict_due_s
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide, decide_fixed, released, suspended
 from elastic_tfjob.scheduling import plan as core
@@ -91,7 +91,7 @@ PODS = (bound("ps", 0), bound("worker", 0))
 
 
 def look(found: TFJob | None, pods: tuple[Pod, ...] = (), **fields: Any) -> JobView:
-    return scheduled_job(found, pods, nodes=fields.pop("nodes", NODES), now=fields.pop("now", NOW), **fields)
+    return view_of(found, pods, nodes=fields.pop("nodes", NODES), now=fields.pop("now", NOW), **fields)
 
 
 def described(found: TFJob, pods: tuple[Pod, ...] = (), **fields: Any) -> CoreJob:
@@ -376,7 +376,7 @@ def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window
 
     def after(seconds: float, cpu: int, before: JobView | None) -> JobView:
         seen = elastic_job(target=target(cpu={"Worker": [cpu]}), state=state())
-        return scheduled_job(seen, pods, nodes=NODES, now=NOW + timedelta(seconds=seconds), before=before)
+        return view_of(seen, pods, nodes=NODES, now=NOW + timedelta(seconds=seconds), before=before)
 
     def told(found: JobView) -> bool:
         assert found.job is not None
@@ -804,10 +804,10 @@ def test_room_that_nobody_moves_into_is_given_to_others() -> None:
     before = None
     for after_s, reserved in ((0, 2000), (299, 2000), (300, 1000), (400, 1000)):
         now = when + timedelta(seconds=after_s)
-        before = scheduled_job(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
+        before = view_of(found, (bound("ps", 0),), nodes=NODES, now=now, before=before)
         together = before.other_usage.get("n1", Resources()).plus(before.reserved.get("n1", Resources()))
         assert together == Resources(reserved, pods=reserved // 1000), after_s
-    there = scheduled_job(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
+    there = view_of(found, PODS, nodes=NODES, now=when + timedelta(seconds=401), before=before)
     assert there.job is not None, "it came after all"
     assert there.job.phase == "running"
 
@@ -819,18 +819,18 @@ def test_a_person_may_ask_for_fewer_where_pods_do_not_come(profile: str) -> None
     before = None
     for after_s in (0, 301):
         found = elastic_job(target=target(workers=3), state=state(workers=3))
-        before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+        before = view_of(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
     assert before is not None
     assert before.job is None
     asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
-    made = scheduled_job(asks, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    made = view_of(asks, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
     plan = schedule(
         assemble([made], NODES, [], NOW.timestamp()),
         replace(build(profile, parse_profile(profile, {})), repack=False),
     )
     assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}
     more = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "4"})
-    made = scheduled_job(more, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
+    made = view_of(more, pods, nodes=NODES, now=NOW + timedelta(seconds=302), before=before)
     assert made.job is None, "more needs room, of which it has had enough"
 
 
@@ -842,10 +842,10 @@ def test_cpu_that_is_not_given_back_is_not_waited_for() -> None:
         None,
     )
     for after_s, others in ((0, 0), (59, 0), (60, 1000)):
-        before = scheduled_job(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
+        before = view_of(found, pods, nodes=NODES, now=NOW + timedelta(seconds=after_s), before=before)
         assert before.other_usage.get("n1", Resources()) == Resources(others), after_s
         assert before.other_usage.get("n1", Resources()).plus(before.reserved["n1"]) == Resources(3000, pods=2)
-    given = scheduled_job(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
+    given = view_of(found, PODS, nodes=NODES, now=NOW + timedelta(seconds=61), before=before)
     assert (given.other_usage, given.overdue_since_s) == ({}, None)
 
 
@@ -939,7 +939,7 @@ def test_a_job_that_is_only_placed_follows_edits() -> None:
 def test_room_that_is_promised_to_a_job_is_no_reason_to_refuse_it_less(profile: str) -> None:
     """Its two last workers never came; it is asked to do without them, and kips lends what they leave."""
     asks = elastic_job(target=target(workers=3), state=state(workers=3), said={"target-workers": "1"})
-    made = scheduled_job(asks, PODS, nodes=NODES, now=NOW + timedelta(seconds=302))
+    made = view_of(asks, PODS, nodes=NODES, now=NOW + timedelta(seconds=302))
     core_profile = replace(build(profile, parse_profile(profile, {})), repack=False)
     plan = schedule(assemble([made], NODES, [], NOW.timestamp()), core_profile)
     assert decide(plan, {"ns/j": made})["ns/j"].replicas == {"PS": 1, "Worker": 1}

@@ -18,7 +18,7 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.api.tfjob import InvalidTFJob, TFJobSpec, oversized
 from elastic_tfjob.controller.model import job as job_module
-from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.controller.planning.round import ObservedJob, describe_all
 
@@ -203,7 +203,7 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
     asks = {"containers": [{"name": "tensorflow", "resources": {"requests": {"cpu": "2"}}}], "nodeName": "n"}
     held = pod("Worker", 0, spec=asks)
     with pytest.raises(InvalidTFJob):
-        scheduled_job(refused, (held,), nodes={}, now=NOW, all_jobs=True)
+        view_of(refused, (held,), nodes={}, now=NOW, all_jobs=True)
     described = describe_all(
         {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=()
     )[refused.key]

@@ -227,7 +227,7 @@ class Round:
         self._set_nodes({name: replace(self.nodes[name], loan="reclaiming") for name in returned})
         for job in leaving:
             counts = {type_: len(names_) for type_, names_ in self.placement(job).items() if names_}
-            if not self.repair(job, counts, Reason("leaves-node"), "repair", leaves=frozenset(returned)):
+            if not self.set_size(job, counts, Reason("leaves-node"), "repair", leaves=frozenset(returned)):
                 self.requeue(job, Reason("node-returns"), "reclaim")
 
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
@@ -297,7 +297,7 @@ class Round:
         else:
             self._set(job, nodes, reason, cpu)
 
-    def repair(
+    def set_size(
         self,
         job: Job,
         counts: Counts,

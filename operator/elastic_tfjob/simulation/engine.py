@@ -134,8 +134,8 @@ class Simulation:
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
         self.outcome = RunResult.begun(profile, seed, start, own, pool=inference is not None)
         self._present = present
-        self._agenda = EventQueue()
-        self._accounts = Utilisation(self.outcome, trace=trace)
+        self._queue = EventQueue()
+        self._utilisation = Utilisation(self.outcome, trace=trace)
         self._live = LiveJobs(
             cluster,
             inputs.speed_model,
@@ -144,8 +144,8 @@ class Simulation:
             noise=inputs.noise,
             seed=seed,
             history=history,
-            agenda=self._agenda,
-            accounts=self._accounts,
+            queue=self._queue,
+            utilisation=self._utilisation,
             outcome=self.outcome,
         )
         self._speed_change_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
@@ -157,7 +157,7 @@ class Simulation:
         self._scripted = 0
         """Number of node changes carried out."""
         self._losses = any(job.loss for job in self.jobs)
-        self._starts = FirstStartForecast()
+        self._first_starts = FirstStartForecast()
 
     # ---- the loop
 
@@ -166,45 +166,45 @@ class Simulation:
         begin = time.process_time()
         try:
             for k, work in enumerate(self.jobs):
-                self._agenda.add(work.submit_s, ARRIVE, place=k)
+                self._queue.add(work.submit_s, ARRIVE, place=k)
             for k, change in enumerate(self._script.changes):
-                self._agenda.add(change.at_s, NODES, place=k)
+                self._queue.add(change.at_s, NODES, place=k)
             if self._demand is not None and self.jobs:
-                self._agenda.add(self.jobs[0].submit_s, DEMAND)
+                self._queue.add(self.jobs[0].submit_s, DEMAND)
             if self._speed_change_s and self.jobs:
-                self._agenda.add(
+                self._queue.add(
                     (self.jobs[0].submit_s // self._speed_change_s + 1) * self._speed_change_s, SPEED_CHANGE
                 )
             if self._present:
                 now = self.snapshot.now
                 present = self._live.take_over(self._present, self.snapshot.nodes, now)
                 self.snapshot = self.snapshot.evolve(now, changed=present)
-                self._agenda.round_now(now)
+                self._queue.round_now(now)
             self._loop()
         except KeyboardInterrupt:
             self.outcome.partial = True
             raise
         finally:
             self.outcome.cpu_s = time.process_time() - begin
-            self._accounts.close()
-            self._starts.forecast(self.snapshot.nodes)
+            self._utilisation.close()
+            self._first_starts.forecast(self.snapshot.nodes)
             self.outcome.compared = self._live.stays.compared(self.snapshot.nodes)
         return self.outcome
 
     def _loop(self) -> None:
-        agenda, jobs, live = self._agenda, self._live, self._live.by_key
+        queue, jobs, live = self._queue, self._live, self._live.by_key
         interval, on_change, drifts = self.profile.interval_s, self.profile.on_change, self.profile.drifts
         last_report, reported_s = 0, time.monotonic()
-        while agenda.events:
-            now = agenda.events[0][0]
+        while queue.events:
+            now = queue.events[0][0]
             changed: list[Job] = []
             removed: list[str] = []
             round_due = scripted = speeds_changed = False
             nodes: Mapping[str, Node] | None = None
             pools = self.snapshot.pools
             touched: set[str] = set()
-            while agenda.due(now):
-                _, kind, k, version, key = agenda.take()
+            while queue.due(now):
+                _, kind, k, version, key = queue.take()
                 if kind == ARRIVE:
                     changed.append(jobs.arrive(self.jobs[k], k, now))
                     self._arrived += 1
@@ -235,14 +235,14 @@ class Simulation:
                     if not self._stuck(now):
                         nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
                         pools = {INFERENCE: demand}
-                        agenda.add(now + self._demand.pool.period_s, DEMAND)
+                        queue.add(now + self._demand.pool.period_s, DEMAND)
                 elif kind == SPEED_CHANGE:
                     speeds_changed = True
-                    if agenda.events:  # otherwise the simulation is over
-                        agenda.add(now + self._speed_change_s, SPEED_CHANGE)
-                elif now == agenda.round_at_s:
+                    if queue.events:  # otherwise the simulation is over
+                        queue.add(now + self._speed_change_s, SPEED_CHANGE)
+                elif now == queue.round_at_s:
                     round_due = True
-                    agenda.round_at_s = inf
+                    queue.round_at_s = inf
             if nodes is not None and nodes == self.snapshot.nodes and pools == self.snapshot.pools:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
@@ -264,7 +264,7 @@ class Simulation:
                 self._decide(now)
             elif news:
                 self._wake(now, interval)
-            if interval and drifts and live and agenda.round_at_s == inf and not self._stuck(now):
+            if interval and drifts and live and queue.round_at_s == inf and not self._stuck(now):
                 self._wake(now, interval)
             # Reports every 200 rounds if rounds are fast, else every REPORT_S, so that a stop does not wait for 200
             # slow rounds.
@@ -288,7 +288,7 @@ class Simulation:
 
     def _wake(self, now: float, interval: float) -> None:
         had_one = self.snapshot.now == now and self._last_round == now
-        self._agenda.round_by_clock(now, interval, had_one=had_one)
+        self._queue.round_by_clock(now, interval, had_one=had_one)
 
     def _decide(self, now: float) -> None:
         self._last_round = now
@@ -299,7 +299,7 @@ class Simulation:
         nodes, pools = self._lend(plan, now) if plan.loans else (None, self.snapshot.pools)
         if nodes is not None or pools is not self._pools:
             self._pools = pools
-            self._accounts.lend(nodes or self.snapshot.nodes, pools, now)
+            self._utilisation.lend(nodes or self.snapshot.nodes, pools, now)
         if plan.changes:
             self._moved_s = now
             self.outcome.changes.update(target.cause for target in plan.changes.values() if target.cause is not None)
@@ -312,7 +312,7 @@ class Simulation:
             first = sorted(plan.changes.items(), key=lambda change: not live[change[0]].placement)
             for key, target in first:
                 if target.nodes and (record := live[key].record).start_s is None:
-                    self._starts.note(record, plan.snapshot, key, target)
+                    self._first_starts.note(record, plan.snapshot, key, target)
                 self._live.stays.change(live[key], target, self.snapshot)
             changed = {key: live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
             changed |= {key: self._live.carry_out(live[key], target, cluster, now) for key, target in first}
@@ -321,12 +321,12 @@ class Simulation:
                 touched = nodes_of(*held, *(target.nodes for target in plan.changes.values()))
                 changed.update((job.key, job) for job in self._live.share(touched, cluster, now))
             self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
-        self._accounts.sample(len(live), now)
+        self._utilisation.sample(len(live), now)
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
         """Carry out the loans. If a return preempts jobs, another round follows at once."""
         nodes, pools = carry_out_loans(plan.loans, self.snapshot.nodes, self.snapshot.pools)
         self.outcome.returned += sum(loan.action == "return" for loan in plan.loans)
         if any(loan.action == "return" for loan in plan.loans) and plan.changes:
-            self._agenda.round_now(now)
+            self._queue.round_now(now)
         return nodes, pools

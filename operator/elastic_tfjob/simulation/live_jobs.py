@@ -83,8 +83,8 @@ def lognormal(sigma: float, random: Random) -> float:
 
 
 class LiveJobs:
-    """The jobs of one run that have arrived and have not finished. Their events go to `agenda`, the resources that they
-    hold to `accounts`, their records to `outcome`. `nodes` is the initial cluster; methods that need the current one
+    """The jobs of one run that have arrived and have not finished. Their events go to `queue`, the resources that they
+    hold to `utilisation`, their records to `outcome`. `nodes` is the initial cluster; methods that need the current one
     take it as an argument. Methods return the changed jobs as the policy sees them."""
 
     def __init__(
@@ -97,8 +97,8 @@ class LiveJobs:
         noise: Noise,
         seed: int,
         history: History,
-        agenda: EventQueue,
-        accounts: Utilisation,
+        queue: EventQueue,
+        utilisation: Utilisation,
         outcome: RunResult,
     ) -> None:
         self.by_key: dict[str, LiveJob] = {}
@@ -114,8 +114,8 @@ class LiveJobs:
         self._noise = noise
         self._seed = seed
         self._random = Random(seed)
-        self._agenda = agenda
-        self._accounts = accounts
+        self._queue = queue
+        self._utilisation = utilisation
         self._outcome = outcome
         self._node_speeds = NodeSpeeds(nodes, contended=speed_model.contended)
         self._boots = Boots(costs.boot_cpu_s, costs.boot_kept_cpu_s)
@@ -127,7 +127,7 @@ class LiveJobs:
     @property
     def will_finish(self) -> bool:
         """Whether at least one job finishes if nothing else happens."""
-        return self._accounts.running > self._lost + self._endless
+        return self._utilisation.running > self._lost + self._endless
 
     # ---- arrival and end
 
@@ -303,7 +303,7 @@ class LiveJobs:
         self._node_speeds.moved(live.spec, live.work.cpu_demand, live.placement, new, live.cpu_held)
         if live.true_speed.total_steps == inf:
             self._endless += bool(new) - bool(live.placement)
-        self._accounts.hold(live, new, now)
+        self._utilisation.hold(live, new, now)
 
     # ---- speeds
 
@@ -321,7 +321,7 @@ class LiveJobs:
         """Recompute, for the CPU that the job holds now, its rate and the end of the job or of its starting program."""
         training = live.training(self._boots)
         live.steps_per_s, live.use = training.steps_per_s, training.use
-        self._accounts.use(live, training.busy_cores, now)
+        self._utilisation.use(live, training.busy_cores, now)
         if (boot := live.boot) is not None:
             at = self._boots.foresee(
                 boot,
@@ -332,7 +332,7 @@ class LiveJobs:
                 shared=live.cpu_shared,
                 now=now,
             )
-            self._agenda.add(at, READY, version=boot.version, key=live.spec.key)
+            self._queue.add(at, READY, version=boot.version, key=live.spec.key)
         else:
             self._observe(live)
         self._plan_finish(live)
@@ -348,14 +348,14 @@ class LiveJobs:
         live.version += 1
         if live.steps_per_s > 0 and live.true_speed.total_steps < inf:
             at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.steps_per_s
-            self._agenda.add(at, FINISH, version=live.version, key=live.spec.key)
+            self._queue.add(at, FINISH, version=live.version, key=live.spec.key)
 
     def push_jump(self, live: LiveJob, now: float) -> None:
         """Schedule a round for the next time at which the job's rank in the profile's order jumps, if there is one."""
         if (at := self._profile.order.next_jump_s(live.seen_at(now), now)) is not None:
-            self._agenda.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
+            self._queue.add(max(at, now), JUMP, version=live.version, key=live.spec.key)
 
     def _push_cooled(self, live: LiveJob, now: float) -> None:
         """Schedule a round for the end of the cooldown of a job that was just stopped or resumed."""
         if (cooldown_s := self._profile.stop_cooldown_s) and now in (live.stopped_s, live.resumed_s):
-            self._agenda.add(now + cooldown_s, COOLED, key=live.spec.key)
+            self._queue.add(now + cooldown_s, COOLED, key=live.spec.key)

@@ -157,7 +157,7 @@ class TestJobsThatCannotBeStopped:
 ENDLESS: dict[str, Callable[[Round], object]] = {
     "starts": lambda r: r.start(r.job("b"), {"Worker": 9}, "too large"),
     "resizes": lambda r: r.resize(r.job("a"), {"Worker": 9}, "too large"),
-    "repairs": lambda r: r.repair(r.job("a"), {"Worker": 9}, "too large"),
+    "repairs": lambda r: r.set_size(r.job("a"), {"Worker": 9}, "too large"),
     "moves": lambda r: r.move(r.job("a"), ("Worker", 0), "gone", "nowhere"),
     "stops": lambda r: r.stop(r.job("a"), "for ever"),
     "requeues": lambda r: r.requeue(r.job("a"), "for ever"),

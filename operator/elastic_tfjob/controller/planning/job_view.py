@@ -52,7 +52,7 @@ from elastic_tfjob.scheduling.snapshot import NO_MEMORY
 from elastic_tfjob.speed.growth import Growth
 from elastic_tfjob.speed.history import Lesson
 
-__all__ = ["JobView", "Usage", "scheduled_job", "set_aside"]
+__all__ = ["JobView", "Usage", "set_aside", "view_of"]
 
 Usage = Mapping[str, Resources]
 """Resources by node name."""
@@ -115,21 +115,21 @@ class JobView:
         return self.pending_since_s is not None or self.overdue_since_s is not None or bool(self.refused)
 
 
-def set_aside(scheduled: JobView) -> JobView:
+def set_aside(view: JobView) -> JobView:
     """The view of this job if the profile does not decide for it: its use and its reservations still count."""
-    if scheduled.job is None:
-        return scheduled
+    if view.job is None:
+        return view
     return replace(
-        scheduled,
+        view,
         job=None,
-        other_usage=_sum([*scheduled.other_usage.items(), *scheduled.reserved.items()]),
+        other_usage=_sum([*view.other_usage.items(), *view.reserved.items()]),
         reserved={},
         used={},
         floor={},
     )
 
 
-def scheduled_job(
+def view_of(
     job: TFJob | None,
     pods: Iterable[Pod],
     *,

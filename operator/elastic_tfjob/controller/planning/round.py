@@ -17,7 +17,7 @@ from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, RejectedNodes, active, judge, verdict_due_s
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.lending import NO_LENDING, Lending, LendingInput, ReclaimTimeout, lending
 from elastic_tfjob.controller.planning.targets import decide
 from elastic_tfjob.scheduling import snapshot as core
@@ -34,7 +34,7 @@ __all__ = ["ReservationFailures", "assemble"]
 
 
 def assemble(
-    scheduled: Iterable[JobView],
+    view: Iterable[JobView],
     nodes: Mapping[str, KubeNode],
     foreign: Iterable[ForeignPod],
     now_s: float,
@@ -52,7 +52,7 @@ def assemble(
     used = {name: [0] * len(NOTHING) for name in nodes}
     floor = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
-    for each in scheduled:
+    for each in view:
         if each.job is not None:
             jobs[each.job.key] = each.job
         for name, amount in each.other_usage.items():
@@ -147,7 +147,7 @@ def describe_all(
     for key, each in seen.items():
         try:
             rejected_nodes = judge(each.rejected_nodes, each.pods, now_s)
-            found = scheduled_job(
+            found = view_of(
                 each.job,
                 each.pods,
                 nodes=nodes,
@@ -165,7 +165,7 @@ def describe_all(
             described[key] = Described(found, rejected_nodes, verdict_due_s(each.pods, now_s))
         except Exception as error:
             described[key] = Described(
-                replace(scheduled_job(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
+                replace(view_of(None, each.pods, nodes=nodes, now=now), source=each.job), {}, None, error
             )
     return described
 

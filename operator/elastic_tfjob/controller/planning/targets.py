@@ -4,7 +4,7 @@ A change becomes a target only if it fits on the nodes in addition to what is us
 the capacity of another job waits until that job has released it: by then there is a new plan, from a Snapshot with all
 reservations.
 
-`scheduled` is the JobView of a job.
+`view` is the JobView of a job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,26 +45,26 @@ def decide(
     name and error of each job whose target cannot be derived."""
     # A node that this plan borrows is not lent yet, and no target may use it before.
     free = {name: node.free for name, node in plan.snapshot.nodes.items() if node.loan in ("own", "loaned")}
-    for scheduled in candidates.values():
-        if scheduled.job is not None:
-            for name, taken in scheduled.reserved.items():
+    for view in candidates.values():
+        if view.job is not None:
+            for name, taken in view.reserved.items():
                 if name in free:
                     free[name] = free[name].minus(taken)
     targets: dict[str, Target | None] = {}
     later: dict[str, Reason] = {}
     for key, change in plan.changes.items():
-        scheduled = candidates[key]
+        view = candidates[key]
         try:
             if not change.nodes:
-                if _stoppable(scheduled):
-                    targets[key] = replace(_waits(scheduled, change.reason), cause=change.cause or "")
+                if _stoppable(view):
+                    targets[key] = replace(_waits(view, change.reason), cause=change.cause or "")
                 continue
-            needed = _needed(scheduled, change)
+            needed = _needed(view, change)
             short = next((name for name, more in needed.items() if not more.within(free.get(name, NOTHING))), None)
             if short is not None:
                 later[key] = Reason("room-to-come", {"node": short})
                 continue
-            targets[key] = _holds(scheduled, change, plan.expected_rate(key))
+            targets[key] = _holds(view, change, plan.expected_rate(key))
         except Exception as error:
             targets[key] = None
             left_out(key, error)
@@ -73,15 +73,15 @@ def decide(
             free[name] = free[name].minus(more.positive())
     not_now = plan.changes.keys() - targets.keys()
     waiting = {**plan.waiting, **later}
-    for key, scheduled in candidates.items():
-        if key in targets or scheduled.job is None:
+    for key, view in candidates.items():
+        if key in targets or view.job is None:
             continue
         try:
-            if scheduled.job.phase == "waiting" and not scheduled.refused and key in waiting:
-                targets[key] = _waits(scheduled, waiting[key])
-            elif scheduled.job.placement:
-                kept = _kept(scheduled)
-                targets[key] = scheduled.target if kept is None and key in plan.memory else kept
+            if view.job.phase == "waiting" and not view.refused and key in waiting:
+                targets[key] = _waits(view, waiting[key])
+            elif view.job.placement:
+                kept = _kept(view)
+                targets[key] = view.target if kept is None and key in plan.memory else kept
         except Exception as error:
             left_out(key, error)
     remembering = {
@@ -93,104 +93,104 @@ def decide(
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
 
 
-def _remembering(target: Target, scheduled: JobView, memory: Memory | None) -> Target:
+def _remembering(target: Target, view: JobView, memory: Memory | None) -> Target:
     """The target with this memory of the profile for the job; None: with the previous memory."""
     if memory is None:
-        memory = scheduled.target.memory if scheduled.target is not None else NO_MEMORY
+        memory = view.target.memory if view.target is not None else NO_MEMORY
     return target if target.memory == memory else replace(target, memory=memory)
 
 
-def _stoppable(scheduled: JobView) -> bool:
+def _stoppable(view: JobView) -> bool:
     """Whether the job can be stopped, and resumed later where it was."""
-    return scheduled.request is not None and scheduled.request.stoppable
+    return view.request is not None and view.request.stoppable
 
 
-def without_plan(scheduled: JobView, profile: str) -> Target | None:
+def without_plan(view: JobView, profile: str) -> Target | None:
     """The target of a job under this profile, as far as no plan is needed for it; None: the job stays as it is."""
     if profile == FIXED:
-        return decide_fixed(scheduled)
-    return suspended(scheduled) if scheduled.followed else released(scheduled, profile)
+        return decide_fixed(view)
+    return suspended(view) if view.followed else released(view, profile)
 
 
-def decide_fixed(scheduled: JobView) -> Target | None:
+def decide_fixed(view: JobView) -> Target | None:
     """The target under profile `fixed`. It is None, except if a person requests another size for a job that has its
     size from this operator, or if the job still waits because of another profile."""
-    request, target, state = scheduled.request, scheduled.target, scheduled.state
+    request, target, state = view.request, view.target, view.state
     if request is None or request.spec.run_policy.suspend:
         return None
-    if (start := _started(scheduled, FIXED)) is not None:
+    if (start := _started(view, FIXED)) is not None:
         return start
     if target is None and state is None:
         return None
     if request.elasticity.placement == "none":
-        return _edited(scheduled, FIXED)
+        return _edited(view, FIXED)
     size, _ = reserved_size(request, target, state, started=True)
     asked, why = asked_for(request, target, state, size)
     wanted = {**size, **asked}
-    declared = _declared(scheduled, wanted)
+    declared = _declared(view, wanted)
     if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
         return None
     cpu = target.cpu if target else {}
     new = Target(
-        _generation(scheduled, wanted),
+        _generation(view, wanted),
         wanted,
         cpu=cpu,
         reason=why,
         declared=declared,
         cause="asked",
     )
-    return _remembering(new, scheduled, None)
+    return _remembering(new, view, None)
 
 
-def released(scheduled: JobView, profile: str) -> Target | None:
+def released(view: JobView, profile: str) -> Target | None:
     """The declared size, for a job that no profile decides for (any more), if it waits, or if its spec's replicas were
     edited since it got its size; None for any other job."""
-    if scheduled.request is None or scheduled.request.spec.run_policy.suspend:
+    if view.request is None or view.request.spec.run_policy.suspend:
         return None
-    return _started(scheduled, profile) or _edited(scheduled, profile)
+    return _started(view, profile) or _edited(view, profile)
 
 
-def _started(scheduled: JobView, profile: str) -> Target | None:
+def _started(view: JobView, profile: str) -> Target | None:
     """The declared size, if the job waits; else None."""
-    target, state = scheduled.target, scheduled.state
+    target, state = view.target, view.state
     waits = not target.replicas if target is not None else state is not None and state.phase == "Waiting"
-    return _as_declared(scheduled, profile) if waits else None
+    return _as_declared(view, profile) if waits else None
 
 
-def _edited(scheduled: JobView, profile: str) -> Target | None:
+def _edited(view: JobView, profile: str) -> Target | None:
     """The declared size, if the spec's replicas differ from those on which the job's size is based; else None."""
-    assert scheduled.request is not None
-    seen = decided(scheduled.target, scheduled.state)
-    if not seen or dict(seen) == dict(scheduled.request.declared):
+    assert view.request is not None
+    seen = decided(view.target, view.state)
+    if not seen or dict(seen) == dict(view.request.declared):
         return None
-    made = _as_declared(scheduled, profile)
-    return made if _differs(made, scheduled.target) else None
+    made = _as_declared(view, profile)
+    return made if _differs(made, view.target) else None
 
 
-def _as_declared(scheduled: JobView, profile: str) -> Target:
-    assert scheduled.request is not None
-    declared, target = scheduled.request.declared, scheduled.target
+def _as_declared(view: JobView, profile: str) -> Target:
+    assert view.request is not None
+    declared, target = view.request.declared, view.target
     cpu = target.cpu if target is not None and target.replicas else {}
     reason = Reason("released", {"profile": profile})
-    seen = declared if _has(scheduled, declared) else decided(target, scheduled.state) or declared
-    new = Target(_generation(scheduled, declared), declared, cpu=cpu, reason=reason, declared=seen)
-    return _remembering(new, scheduled, None)
+    seen = declared if _has(view, declared) else decided(target, view.state) or declared
+    new = Target(_generation(view, declared), declared, cpu=cpu, reason=reason, declared=seen)
+    return _remembering(new, view, None)
 
 
-def suspended(scheduled: JobView) -> Target | None:
+def suspended(view: JobView) -> Target | None:
     """The empty target, for a suspended job that the profile decides for; None for any other job."""
-    request, target = scheduled.request, scheduled.target
-    if scheduled.job is not None or request is None or not scheduled.followed or not request.spec.run_policy.suspend:
+    request, target = view.request, view.target
+    if view.job is not None or request is None or not view.followed or not request.spec.run_policy.suspend:
         return None
     if target is None or not target.replicas:
         return None
-    return _remembering(_waits(scheduled, Reason("suspended")), scheduled, None)
+    return _remembering(_waits(view, Reason("suspended")), view, None)
 
 
-def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]:
+def _needed(view: JobView, change: core.Assignment) -> dict[str, Resources]:
     """What a change needs on each node beyond the job's reservations, less what the job itself releases there."""
-    assert scheduled.job is not None
-    spec, needed = scheduled.job.spec, dict[str, Resources]()
+    assert view.job is not None
+    spec, needed = view.job.spec, dict[str, Resources]()
 
     def shift(node: str, amount: Resources) -> None:
         needed[node] = needed.get(node, NOTHING).plus(amount)
@@ -202,31 +202,29 @@ def _needed(scheduled: JobView, change: core.Assignment) -> dict[str, Resources]
             continue
         values = _millicores(change, name)
         cpu = values[index] if index < len(values) else group.request.cpu_millicores
-        if scheduled.bound.get((name, index)) == node:
+        if view.bound.get((name, index)) == node:
             # May be negative: replicas release CPU before added replicas start, which otherwise might never fit.
-            shift(scheduled.bound[name, index], Resources(cpu_millicores=cpu - scheduled.cpu_millicores[name, index]))
-        elif not (scheduled.pending.get((name, index)) == node or _promised_there(scheduled, name, index, node)):
+            shift(view.bound[name, index], Resources(cpu_millicores=cpu - view.cpu_millicores[name, index]))
+        elif not (view.pending.get((name, index)) == node or _promised_there(view, name, index, node)):
             shift(node, group.request._replace(cpu_millicores=cpu))
-    for role, node in {**scheduled.pending, **scheduled.bound}.items():
+    for role, node in {**view.pending, **view.bound}.items():
         if role not in wanted and node in needed:
             group = spec.group(role[0])
             assert group is not None
             shift(
                 node,
                 NOTHING.minus(
-                    group.request._replace(
-                        cpu_millicores=scheduled.cpu_millicores.get(role, group.request.cpu_millicores)
-                    )
+                    group.request._replace(cpu_millicores=view.cpu_millicores.get(role, group.request.cpu_millicores))
                 ),
             )
     # A change may release one resource of a node and take another. Other jobs get the released one once it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
 
 
-def _promised_there(scheduled: JobView, name: str, index: int, node: str) -> bool:
+def _promised_there(view: JobView, name: str, index: int, node: str) -> bool:
     """Whether a replica on a lost node already has a reservation on this node."""
-    assert scheduled.job is not None
-    names = scheduled.job.placement.get(name, ())
+    assert view.job is not None
+    names = view.job.placement.get(name, ())
     return index < len(names) and names[index] == node
 
 
@@ -240,97 +238,95 @@ def _roles(nodes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Role, str]]:
             yield (name, index), node
 
 
-def _holds(scheduled: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
+def _holds(view: JobView, change: core.Assignment, expects: Rate | None = None) -> Target:
     """The target with the replicas, nodes, CPU and reason that the plan assigns to the job."""
-    assert scheduled.job is not None
-    assert scheduled.request is not None
-    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in scheduled.job.spec.groups}
-    moving = [role for role, node in _roles(change.nodes) if _moves(scheduled, role, node)]
+    assert view.job is not None
+    assert view.request is not None
+    replicas = {group.type: len(change.nodes.get(group.type, ())) for group in view.job.spec.groups}
+    moving = [role for role, node in _roles(change.nodes) if _moves(view, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
-    reason = _with_nodes(as_reason(change.reason), scheduled)
+    reason = _with_nodes(as_reason(change.reason), view)
     if expects is not None:
         reason = added(reason, expects=expects.steps_per_s, expects_by=expects.source)
     cpu = {
-        name: tuple(scheduled.request.container_cpu(name, value) for value in _millicores(change, name))
+        name: tuple(view.request.container_cpu(name, value) for value in _millicores(change, name))
         for name in change.cpu
     }
     return Target(
-        _generation(scheduled, replicas, moves=bool(moving)),
+        _generation(view, replicas, moves=bool(moving)),
         replicas,
         {}
         if anywhere
         else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
         cpu,
         reason,
-        _declared(scheduled, replicas),
+        _declared(view, replicas),
         change.cause if change.cause is not None and change.cause in STORED_CAUSES else "",
         expects=expects.steps_per_s if expects is not None else None,
     )
 
 
-def _with_nodes(reason: Reason, scheduled: JobView) -> Reason:
+def _with_nodes(reason: Reason, view: JobView) -> Reason:
     """The reason with facts about nodes: which lost nodes are gone, cordoned, or refused by kube-scheduler, and
     kube-scheduler's message. A replica that fits on no other node keeps a refused node, which may become usable."""
     gone = reason.facts.get("gone")
     if reason.code == "lost" and isinstance(gone, tuple):
         refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
-        cordoned = tuple(node for node in gone if node in scheduled.cordoned)
+        cordoned = tuple(node for node in gone if node in view.cordoned)
         left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in cordoned)
         reason = added(reason, gone=left, cordoned=cordoned, refused=refused)
-    return added(reason, kube_scheduler=scheduled.refused) if scheduled.refused else reason
+    return added(reason, kube_scheduler=view.refused) if view.refused else reason
 
 
-def _waits(scheduled: JobView, why: Why) -> Target:
-    assert scheduled.request is not None
-    return Target(_generation(scheduled, {}), {}, reason=why, declared=scheduled.request.declared)
+def _waits(view: JobView, why: Why) -> Target:
+    assert view.request is not None
+    return Target(_generation(view, {}), {}, reason=why, declared=view.request.declared)
 
 
-def _kept(scheduled: JobView) -> Target | None:
+def _kept(view: JobView) -> Target | None:
     """The target of a job that stays as it is: its present size if it has no target, else its target with the present
     replicas of its spec. None: its target needs no write."""
-    assert scheduled.job is not None
-    assert scheduled.request is not None
-    if scheduled.target is not None:
-        declared = _declared(scheduled, scheduled.target.replicas)
-        return None if declared == scheduled.target.declared else replace(scheduled.target, declared=declared)
-    if scheduled.job.phase == "rescaling" and scheduled.state is not None and scheduled.state.rescaling:
+    assert view.job is not None
+    assert view.request is not None
+    if view.target is not None:
+        declared = _declared(view, view.target.replicas)
+        return None if declared == view.target.declared else replace(view.target, declared=declared)
+    if view.job.phase == "rescaling" and view.state is not None and view.state.rescaling:
         return None
-    change = core.Assignment(scheduled.job.placement, Reason("profile-begins"))
-    return replace(
-        _holds(scheduled, change), generation=scheduled.state.generation if scheduled.state is not None else 0
-    )
+    change = core.Assignment(view.job.placement, Reason("profile-begins"))
+    return replace(_holds(view, change), generation=view.state.generation if view.state is not None else 0)
 
 
-def _declared(scheduled: JobView, replicas: Mapping[str, int]) -> Mapping[str, int]:
+def _declared(view: JobView, replicas: Mapping[str, int]) -> Mapping[str, int]:
     """The spec's replicas, once the job has the size that an edit of them requests. Until then the replicas before the
     edit, so that a size that is not possible yet is requested again."""
-    assert scheduled.request is not None
-    asked, _ = asked_for(scheduled.request, scheduled.target, scheduled.state, replicas)
-    followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(scheduled, asked)
-    return scheduled.request.declared if followed else decided(scheduled.target, scheduled.state)
+    assert view.request is not None
+    asked, _ = asked_for(view.request, view.target, view.state, replicas)
+    followed = all(replicas.get(name, 0) == count for name, count in asked.items()) and _has(view, asked)
+    return view.request.declared if followed else decided(view.target, view.state)
 
 
-def _has(scheduled: JobView, size: Mapping[str, int]) -> bool:
+def _has(view: JobView, size: Mapping[str, int]) -> bool:
     """Whether a job runs with these replicas and is not changing to another size. True for a job without replicas,
     which will start with them."""
-    state = scheduled.state
+    state = view.state
     if state is None or not state.replicas:
         return True
     return state.phase == "Stable" and all(state.replicas.get(name, 0) == count for name, count in size.items())
 
 
-def _moves(scheduled: JobView, role: Role, node: str) -> bool:
+def _moves(view: JobView, role: Role, node: str) -> bool:
     """Whether a replica runs on another node and can move to this one; from a lost node no replica can move."""
-    assert scheduled.job is not None
-    there = scheduled.bound.get(role, node)
-    return there != node and node not in (ANY_NODE, "") and there not in scheduled.lost and scheduled.job.spec.movable
+    assert view.job is not None
+    there = view.bound.get(role, node)
+    return there != node and node not in (ANY_NODE, "") and there not in view.lost and view.job.spec.movable
 
 
-def _generation(scheduled: JobView, replicas: Mapping[str, int], *, moves: bool = False) -> int:
+def _generation(view: JobView, replicas: Mapping[str, int], *, moves: bool = False) -> int:
     """The generation of a new target. It is one more than the last if the size changes, if running replicas move, or if
     the job gave up its target for the size of its state, which may be newer. The first start has generation 0, however
     long the job waited for it."""
-    target, state = scheduled.target, scheduled.state
+    target, state = view.target, view.state
     known = [target.generation if target is not None else 0]
     if state is not None:
         known.append(state.generation)
@@ -343,15 +339,15 @@ def _generation(scheduled: JobView, replicas: Mapping[str, int], *, moves: bool 
     return last + 1 if has_run and (left or moves or dict(size) != dict(replicas)) else last
 
 
-def _fitting(target: Target, scheduled: JobView) -> Target:
+def _fitting(target: Target, view: JobView) -> Target:
     """The target, without its nodes if the job's other annotations leave no space for them: the API server would reject
     the target, and the job would never start. A target without nodes requests no move, so its generation may stay."""
-    if not target.nodes or scheduled.source is None:  # most targets are of waiting jobs and need no measurement
+    if not target.nodes or view.source is None:  # most targets are of waiting jobs and need no measurement
         return target
-    taken = bytes_of(scheduled.source.annotations, but=(TARGET_ANNOTATION,)) + _OTHER_BYTES
+    taken = bytes_of(view.source.annotations, but=(TARGET_ANNOTATION,)) + _OTHER_BYTES
     if taken + len(target.to_json().encode()) <= MAX_ANNOTATION_BYTES:
         return target
-    known = scheduled.target
+    known = view.target
     same = known is not None and not known.nodes and dict(known.replicas) == dict(target.replicas)
     return replace(
         target,

@@ -413,20 +413,20 @@ class JobEvents:
             entry.notices_sent = None
             self._leave_place(entry)
 
-    def described(self, entry: JobEntry, scheduled: JobView) -> None:
+    def described(self, entry: JobEntry, view: JobView) -> None:
         """Sends the events that follow from a job's description."""
-        if scheduled.source is not None:
-            self._take_place(entry, scheduled.source, scheduled.request)
-        if scheduled.source is None or not scheduled.followed:
+        if view.source is not None:
+            self._take_place(entry, view.source, view.request)
+        if view.source is None or not view.followed:
             return
-        for problem in scheduled.request.problems if scheduled.request is not None else ():
-            self._recorder.record(scheduled.source, Event("Warning", "KueueQuota", problem))
-        if scheduled.job is None and scheduled.pending_since_s is not None:
-            nodes = ", ".join(sorted({node for node in scheduled.pending.values() if node})) or "any node"
+        for problem in view.request.problems if view.request is not None else ():
+            self._recorder.record(view.source, Event("Warning", "KueueQuota", problem))
+        if view.job is None and view.pending_since_s is not None:
+            nodes = ", ".join(sorted({node for node in view.pending.values() if node})) or "any node"
             message = (
                 f"Its pods did not start on {nodes} in time, so the capacity reserved for them is given to other jobs"
             )
-            self._recorder.record(scheduled.source, Event("Warning", "NotScheduled", message))
+            self._recorder.record(view.source, Event("Warning", "NotScheduled", message))
 
     def _take_place(self, entry: JobEntry, job: TFJob, request: JobRequest | None) -> None:
         """Sends one event to each of two jobs in a namespace that write their checkpoints to the same place."""

@@ -226,7 +226,7 @@ def guarantee(adjustment: Adjustment) -> None:
             job,
             lacking(job.placement, counts) or counts,
             Reason("makes-room", {"job": job.key, "by": job.spec.asked}),
-            lambda job=job, counts=counts, why=why, cause=cause: round_.repair(  # type: ignore[misc]
+            lambda job=job, counts=counts, why=why, cause=cause: round_.set_size(  # type: ignore[misc]
                 job, counts, why, cause
             ),
             needed=True,

@@ -85,7 +85,7 @@ def repair_late(round_: Round) -> None:
 def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
     """Whether the job has this size now. A job with lost nodes may end up with a smaller one."""
     why, cause = repair_reason(job, round_.snapshot.nodes)
-    if round_.repair(job, wanted, why, cause):
+    if round_.set_size(job, wanted, why, cause):
         return True
     if job.spec.resizable and lost_nodes(job.placement, round_.snapshot.nodes):
         fewer = added(why, fewer=True)
@@ -94,7 +94,7 @@ def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
 
 
 def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts) -> bool:
-    return round_.repair(job, counts, why, cause)
+    return round_.set_size(job, counts, why, cause)
 
 
 def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:

@@ -61,5 +61,5 @@ def resize_as_requested(round_: Round, requests: SizeRequests) -> None:
             continue
         if lost_nodes(job.placement, round_.snapshot.nodes):
             continue
-        if not round_.repair(job, wanted, size_reason(job), "asked"):
+        if not round_.set_size(job, wanted, size_reason(job), "asked"):
             round_.unmet[key] = wanted

@@ -14,7 +14,7 @@ from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import JobStatus, format_time, moment_of
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
-from elastic_tfjob.controller.planning.job_view import scheduled_job
+from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.scheduling.queue import Entry, entry
 from elastic_tfjob.scheduling.reasons import Fact, Why, code_of, facts_of
@@ -304,8 +304,8 @@ def place_in_order(
     job: TFJob, order: Order, priorities: Mapping[str, int], now: datetime, *, all_jobs: bool
 ) -> Entry | None:
     """The sort key of a waiting job, smallest first; None: the profile does not schedule the job. Keys with the same
-    `now` are comparable. Raises what `scheduled_job` raises."""
-    found = scheduled_job(job, (), nodes={}, now=now, all_jobs=all_jobs, priorities=priorities)
+    `now` are comparable. Raises what `view_of` raises."""
+    found = view_of(job, (), nodes={}, now=now, all_jobs=all_jobs, priorities=priorities)
     return entry(order, found.job, now.timestamp()) if found.job is not None else None
 
 

@@ -21,7 +21,7 @@ from elastic_tfjob.controller.model.quantities import allocatable, quantity
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import format_time
-from elastic_tfjob.controller.planning.job_view import JobView, scheduled_job
+from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.lending import concerned
 from elastic_tfjob.controller.planning.round import ObservedJob, assemble, describe_all
 from elastic_tfjob.controller.query.rows import openapi
@@ -257,9 +257,7 @@ def _new(
     try:
         job = TFJob.parse({**question.job, "metadata": {**question.job["metadata"], **own}})
         job.spec()  # raises for an invalid spec, also of a job that the profile does not schedule
-        found = scheduled_job(
-            job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities
-        )
+        found = view_of(job, (), nodes=nodes, now=taken.now, all_jobs=then.scope == "all", priorities=taken.priorities)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise QueryRefused(400, f"the API server would refuse this job: {cut(str(error))}", where="job") from None
     if found.job is None:
