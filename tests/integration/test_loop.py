@@ -207,7 +207,7 @@ async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, ap
         assert "lend is not known" in status["refused"]["error"]
         await configure(api, profile="elastic", profiles={"elastic": {"lend": "none"}})
         taken = await event_of_deployment(api, "ConfigurationTaken")
-        assert taken["message"].startswith("Profile elastic decides")
+        assert taken["message"].startswith("Profile elastic is in use")
         status = await status_of(operator)
         assert (status["profile"], status["refused"]) == ("elastic", None)
 

@@ -967,7 +967,7 @@ def test_kueues_jobs_stay_within_what_was_admitted() -> None:
     assert found.request is not None
     worker = found.job.spec.groups[1]
     assert (worker.minimum, worker.maximum, found.job.spec.fixed_cpu) == (1, 2, True)
-    assert "Kueue admitted 2 workers (queue team-a)" in found.request.problems[0]
+    assert "Kueue admitted only 2 workers (queue team-a)" in found.request.problems[0]
     fewer = look(replace(elastic_job(workers=2, said={"target-workers": "1"}), queue="team-a"))
     assert fewer.job is not None
     assert fewer.request is not None
