@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_what_several_runs_know(trace: Path, tmp_path: Path) -> Non
     terminal.until(begun("las", "optimus"))
     terminal.type(CTRL_C)
     assert terminal.ends() == 130, terminal.shown.decode()
-    assert b"the numbers are partial" in terminal.shown
+    assert b"the results are incomplete" in terminal.shown
     assert b"Traceback" not in terminal.shown
     assert b"Error" not in terminal.shown
     found = json.loads((tmp_path / "o.json").read_text())["runs"]
@@ -151,12 +151,12 @@ def test_a_closed_terminal_keeps_what_is_known(trace: Path, tmp_path: Path, prof
 def test_ctrl_c_while_processes_start(trace: Path, tmp_path: Path, times: int) -> None:
     """They still import, and have no handler of their own yet. The second one ends what has not answered."""
     terminal = simulate(trace, "--profile", "las", "--profile", "fifo", "--jobs", 2, "--json", tmp_path / "o.json")
-    terminal.until(lambda shown: b"waits" in shown)
+    terminal.until(lambda shown: b"waiting" in shown)
     for _ in range(times):
         terminal.type(CTRL_C)
     assert terminal.ends() == 130, terminal.shown.decode()
     assert b"Traceback" not in terminal.shown
-    assert b"the numbers are partial" in terminal.shown
+    assert b"the results are incomplete" in terminal.shown
     assert all(run["partial"] for run in json.loads((tmp_path / "o.json").read_text())["runs"])
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_while_tuning_keeps_what_was_tried(trace: Path, tmp_path: Path) -
     terminal.until(lambda shown: b"  elastic." in shown)
     terminal.type(CTRL_C)
     assert terminal.ends() == 130, terminal.shown.decode()
-    assert b"what was held out has not been run" in terminal.shown
+    assert b"the comparison on the second part was not run" in terminal.shown
     found = json.loads((tmp_path / "o.json").read_text())
     assert found["trials"]
     assert found["held_out"] == []
@@ -179,5 +179,5 @@ def test_a_time_limit_keeps_a_training(tmp_path: Path) -> None:
     terminal.until(lambda _: (tmp_path / "w.npz.state").exists())
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.ends() == 143, terminal.shown.decode()
-    assert b"--resume continues" in terminal.shown
+    assert b"Use --resume to continue" in terminal.shown
     assert (tmp_path / "w.npz").stat().st_size > 0
