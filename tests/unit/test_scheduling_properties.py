@@ -113,10 +113,12 @@ def described(job: TFJob, pods: tuple[Pod, ...], reports: dict[str, Report], bef
 
 
 def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
-    """What a job takes of each node, with what it is promised."""
+    """What a job takes of each node, with its reservations. What its replicas release is room for its own new replicas
+    only: others get it once it is free."""
     total = {name: found.other_usage.get(name, NOTHING).plus(found.reserved.get(name, NOTHING)) for name in NODES}
     if target is None or found.job is None:
         return total
+    more = dict.fromkeys(NODES, 0)
     new = {**found.bound, **{role: node for role, node in found.pending.items() if node in NODES}}
     for kind, names in target.nodes.items():
         for index, node in enumerate(names):
@@ -124,19 +126,20 @@ def used_on(found: JobView, target: Target | None) -> dict[str, Resources]:
             if group is None:
                 continue
             if node in NODES and (kind, index) not in new:
-                total[node] = total[node].plus(group.request)
+                more[node] += group.request.cpu_millicores
             elif (there := found.bound.get((kind, index))) in NODES and found.request is not None:
-                # What a replica gives back is room for those that are added to its own job.
                 granted = target.cpu.get(kind, ())
                 cpu = (
                     granted[index] + found.request.other_millicores[kind]
                     if index < len(granted)
                     else group.request.cpu_millicores
                 )
-                total[there] = total[there].plus(
-                    Resources(cpu_millicores=min(0, cpu - found.cpu_millicores[kind, index]))
-                )
-    return total
+                more[there] += min(0, cpu - found.cpu_millicores[kind, index])
+    for (kind, index), node in new.items():
+        group = found.job.spec.group(kind)
+        if node in NODES and group is not None and target.nodes and index >= len(target.nodes.get(kind, ())):
+            more[node] -= found.cpu_millicores.get((kind, index), group.request.cpu_millicores)
+    return {name: each.plus(Resources(cpu_millicores=max(0, more[name]))) for name, each in total.items()}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
