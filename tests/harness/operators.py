@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from harness import binaries
+from harness import audit, binaries
 from harness.controlplane import Process, free_port
 from harness.progress import CommandFailed, run
 
@@ -122,8 +122,7 @@ def service_account(name: Name, kubeconfig: Path) -> Path:
     if target.exists():
         return target
     overlay = _sources(name) / "manifests/overlays/standalone"
-    everything = yaml.load_all(kubectl(kubeconfig, "kustomize", str(overlay)), yaml.CSafeLoader)
-    items = [item for item in everything if item["kind"] in _RIGHTS]
+    items = [item for item in audit.rendered(overlay) if item["kind"] in _RIGHTS]
     _apply(kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
     account = next(item["metadata"] for item in items if item["kind"] == "ServiceAccount")
     token = ("create", "token", account["name"], f"--namespace={account['namespace']}", "--duration=24h")

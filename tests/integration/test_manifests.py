@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from elastic_tfjob.controller.operator import Options
-from harness import operators
+from harness import audit, operators
 from harness.progress import CommandFailed
 from harness.shared import Facts
 
@@ -66,11 +66,9 @@ def dry_run(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_is_admitted(installed: Path, overlay: str) -> None:
     """All of it, without a warning, and with the policies that reserve the operator's annotations."""
-    folder = str(ROOT / "manifests" / "overlays" / overlay)
-    said = dry_run(installed, "--warnings-as-errors", "-k", folder)
-    built = [
-        item for item in yaml.load_all(operators.kubectl(installed, "kustomize", folder), yaml.CSafeLoader) if item
-    ]
+    folder = ROOT / "manifests" / "overlays" / overlay
+    said = dry_run(installed, "--warnings-as-errors", "-k", str(folder))
+    built = audit.rendered(folder)
     assert said.count("serverside-applied") == len(built)
     assert sum(item["kind"] == "ValidatingAdmissionPolicyBinding" for item in built) == 2
     names = {item["metadata"]["namespace"] for item in built if item["kind"] == "ServiceAccount"}
@@ -88,8 +86,8 @@ def test_the_component_for_the_proxy_adds_its_right(installed: Path, tmp_path: P
     overlay = _with_component("status-via-proxy", tmp_path)
     dry_run(installed, "-k", str(tmp_path))
     for folder, has in ((overlay, False), (tmp_path, True)):
-        built = yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
-        rules = [rule for item in built if item and item["kind"].endswith("Role") for rule in item["rules"]]
+        built = audit.rendered(folder)
+        rules = [rule for item in built if item["kind"].endswith("Role") for rule in item["rules"]]
         assert any("pods/proxy" in rule["resources"] for rule in rules) == has
 
 
@@ -97,14 +95,7 @@ def test_the_component_of_the_query_api_adds_its_rights_flags_and_service(instal
     """It may ask who a token is of and what that user may, and nothing more."""
     overlay = _with_component("query-api", tmp_path)
     dry_run(installed, "--warnings-as-errors", "-k", str(tmp_path))
-    builds = [
-        [
-            item
-            for item in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
-            if item
-        ]
-        for folder in (overlay, tmp_path)
-    ]
+    builds = [audit.rendered(folder) for folder in (overlay, tmp_path)]
     rules = [
         sorted(
             (resource, verb)
@@ -132,11 +123,7 @@ def test_the_component_of_learning_and_the_trainer_share_a_volume(installed: Pat
     pods = []
     for folder in (tmp_path, trainer):
         dry_run(installed, "--warnings-as-errors", "-k", str(folder))
-        built = [
-            item
-            for item in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
-            if item
-        ]
+        built = audit.rendered(folder)
         (pod,) = (
             spec["template"]["spec"]
             for item in built
@@ -166,11 +153,7 @@ def test_another_lease_with_the_patch_of_the_docs(installed: Path, tmp_path: Pat
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(resources) + patches)
     dry_run(installed, "-k", str(tmp_path))
     for folder, lease, said in ((overlay, Options().leader_election_id, []), (tmp_path, "my-lease", ["my-lease"])):
-        built = [
-            each
-            for each in yaml.load_all(operators.kubectl(installed, "kustomize", str(folder)), yaml.CSafeLoader)
-            if each
-        ]
+        built = audit.rendered(folder)
         rules = [rule for item in built if item["kind"] == "Role" for rule in item["rules"]]
         admitted = [
             rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "get" in rule["verbs"]
@@ -200,7 +183,7 @@ def _relative(target: Path, start: Path) -> str:
 
 def test_the_operators_pod_meets_restricted(installed: Path) -> None:
     """The API server itself judges; without the container's settings it refuses the same pod."""
-    built = yaml.load_all(operators.kubectl(installed, "kustomize", str(ROOT / "manifests" / "base")), yaml.CSafeLoader)
+    built = audit.rendered(ROOT / "manifests" / "base")
     spec = next(item for item in built if item["kind"] == "Deployment")["spec"]["template"]["spec"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", "namespace": "restricted"}, "spec": spec}
     dry_run(installed, "-f", "-", stdin=json.dumps(pod))

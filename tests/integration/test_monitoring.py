@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from harness import monitoring, operators
+from harness import audit, monitoring, operators
 from harness.controlplane import Process, free_port
 from harness.prometheus import prometheus, relabelings
 
@@ -60,8 +60,8 @@ def test_the_component_adds_to_an_overlay(kubeconfig: Path, tmp_path: Path) -> N
     parts = {"resources": [overlay], "components": [component], "namespace": "kubeflow"}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
     built = [
-        {(item["kind"], item["metadata"]["name"]): item for item in yaml.load_all(text, yaml.CSafeLoader) if item}
-        for text in (operators.kubectl(kubeconfig, "kustomize", str(each)) for each in (folders[0], tmp_path))
+        {(item["kind"], item["metadata"]["name"]): item for item in audit.rendered(each)}
+        for each in (folders[0], tmp_path)
     ]
     added = {name: built[1][name] for name in built[1].keys() - built[0].keys()}
     boards = added.pop(("ConfigMap", "elastic-tfjob-dashboards"))

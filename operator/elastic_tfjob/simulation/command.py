@@ -342,8 +342,7 @@ def simulate(
                 node_changes(scenario, cluster) if scenario else (),
                 seed + k,
             )
-            trace_it = html_file is not None
-            specs += [RunSpec(name, parameters[name], inputs, trace=trace_it) for name in parameters]
+            specs += [RunSpec(name, parameters[name], inputs, trace=html_file is not None) for name in parameters]
     except (WorkloadError, ValueError) as e:
         raise click.ClickException(str(e)) from e
     if bad:

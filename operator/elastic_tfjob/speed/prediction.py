@@ -33,7 +33,7 @@ from elastic_tfjob.speed.optimus import OnlineSpeed
 __all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
 
 Source = Literal["measured", "fitted", "oracle", "utilisation", "history", "estimated", "prior"]
-"""The source of a speed. `oracle_rate`: the simulator's oracle; `estimated`: the duration that a user expects."""
+"""The source of a speed. `oracle`: the simulator's oracle; `estimated`: the duration that a user expects."""
 
 PRIOR_EXPONENT: Final = 0.8
 LEAST_SLOWER: Final = 0.05
