@@ -5,7 +5,7 @@ coefficients are a non-negative least squares fit to the 803 speeds that DL2's a
 config_speed.txt); the median error is 2 to 7 %. `ps-measured` follows these measurements more closely (see below).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import exp, log
@@ -83,13 +83,21 @@ def ps_speed(job: WorkloadJob) -> TrueSpeed:
         raise ValueError(
             f"job {job.key}: the speed model ps does not know model {job.model!r}; allowed: {', '.join(MODELS)}"
         )
+    return PsTrueSpeed(_samples(job, "ps", model.samples_per_s), model)
+
+
+def _samples(job: WorkloadJob, name: str, samples_per_s: Callable[[int, int], float]) -> float:
+    """The job's work in samples. `samples_per_s`: the speed with these numbers of PS and workers; `name`: the speed
+    model, for the error."""
     if job.total_steps is not None:
-        return PsTrueSpeed(job.total_steps, model)
+        return job.total_steps
     counts = {group.type: group.count for group in job.groups}
-    rate = model.samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
+    rate = samples_per_s(counts.get(PS, 0), counts.get(WORKER, 0))
     if job.duration_s is None or rate <= 0:
-        raise ValueError(f"job {job.key}: the speed model ps needs steps, or a duration and at least 1 PS and 1 worker")
-    return PsTrueSpeed(job.duration_s * rate, model)
+        raise ValueError(
+            f"job {job.key}: the speed model {name} needs steps, or a duration and at least 1 PS and 1 worker"
+        )
+    return job.duration_s * rate
 
 
 PS_FORMULA = SpeedModel("ps", ps_speed)
@@ -173,15 +181,8 @@ def ps_measured_speed(job: WorkloadJob, seed: int = 0, oracle_speed: OracleSpeed
             f"job {job.key}: the speed model ps-measured does not know model {job.model!r}; allowed: "
             f"{', '.join(SURFACES)}"
         )
-    if job.total_steps is not None:
-        return PsMeasuredTrueSpeed(job.total_steps, job.model, seed, oracle_speed)
-    counts = {group.type: group.count for group in job.groups}
-    rate = samples_per_s(job.model, counts.get(PS, 0), counts.get(WORKER, 0), seed)
-    if job.duration_s is None or rate <= 0:
-        raise ValueError(
-            f"job {job.key}: the speed model ps-measured needs steps, or a duration and at least 1 PS and 1 worker"
-        )
-    return PsMeasuredTrueSpeed(job.duration_s * rate, job.model, seed, oracle_speed)
+    samples = _samples(job, "ps-measured", lambda ps, workers: samples_per_s(job.model, ps, workers, seed))
+    return PsMeasuredTrueSpeed(samples, job.model, seed, oracle_speed)
 
 
 def ps_measured(seed: int = 0, oracle_speed: OracleSpeed = "truth") -> SpeedModel:
