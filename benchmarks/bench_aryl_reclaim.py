@@ -27,6 +27,7 @@ from aryl_workload import Row, Setting, read_rows, workload
 from bench_aryl_simulation import run
 from elastic_tfjob.scheduling import lend
 from elastic_tfjob.scheduling.lend import RULES, Guest, Rule, Vacated, vacate
+from result_table import result_table
 from unit.scheduling.reclaims import Reclaim, drawn, fewest_stops
 
 
@@ -69,9 +70,8 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
     told = "; ".join(
         f"{kind}: {first[kind]['reclaims']} reclaims, {first[kind]['best']} stops at best" for kind in kinds
     )
-    shown = Table(title=told, title_justify="left")
-    for column in ("rule", *(part for kind in kinds for part in (f"{kind}: stops", "over", "ms")), "over time"):
-        shown.add_column(column, justify="left" if column == "rule" else "right")
+    per_kind = (part for kind in kinds for part in (f"{kind}: stops", "over", "ms"))
+    shown = result_table(told, ("rule", *per_kind, "over time"))
     for rule in dict.fromkeys(row["rule"] for row in found):
         cells = []
         for kind in kinds:

@@ -56,6 +56,7 @@ from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.summary import least_mean_jct_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
+from result_table import mean_of, result_table
 
 HOL: Mapping[str, Any] = {"order": "fifo", "backfill": False, "lend": "none", "scaling": False}
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -123,15 +124,12 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         *("JCT vs backfill", "GPU", "preempted", "scaled in", "used of lent", "losers", "worst", "CPU s"),
     )
     first, loads = found[0], ", ".join(sorted({f"{row['load']:.3g}" for row in found}))
-    jobs, work = (f"{100 * _mean(found, f'elastic_{what}'):.1f} %" for what in ("jobs", "work"))
-    shown = Table(
-        title=f"{first['trace']}, scale {first['scale']:g}, load {loads}; bound: {_mean(found, 'bound'):,.0f} s",
-        title_justify="left",
+    jobs, work = (f"{100 * mean_of(found, f'elastic_{what}'):.1f} %" for what in ("jobs", "work"))
+    shown = result_table(
+        f"{first['trace']}, scale {first['scale']:g}, load {loads}; bound: {mean_of(found, 'bound'):,.0f} s",
+        columns,
         caption=f"elastic: {jobs} of jobs, with {work} of the work",
-        caption_justify="left",
     )
-    for k, column in enumerate(columns):
-        shown.add_column(column, justify="right" if k else "left")
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for row in found:
         by_policy.setdefault(row["policy"], []).append(row)
@@ -140,25 +138,21 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         for base in ("HOL", "backfill"):
             for key in ("avg_queue_s", "avg_jct_s"):
                 known = base in by_policy
-                ratios.append(f"{_mean(by_policy[base], key) / _mean(each, key):.2f}" if known else "-")
-        lent, used = _mean(each, "loaned_node_hours"), _mean(each, "loaned_used_hours")
+                ratios.append(f"{mean_of(by_policy[base], key) / mean_of(each, key):.2f}" if known else "-")
+        lent, used = mean_of(each, "loaned_node_hours"), mean_of(each, "loaned_used_hours")
         shown.add_row(
             name,
-            *(f"{_mean(each, key):,.0f}" for key in ("avg_queue_s", "avg_jct_s", "median_jct_s", "p95_jct_s")),
+            *(f"{mean_of(each, key):,.0f}" for key in ("avg_queue_s", "avg_jct_s", "median_jct_s", "p95_jct_s")),
             *ratios,
-            f"{100 * _mean(each, 'gpu_utilisation'):.1f} %",
-            f"{100 * _mean(each, 'preempted_jobs') / each[0]['jobs']:.2f} %",
-            f"{_mean(each, 'scaled_in'):.0f}",
+            f"{100 * mean_of(each, 'gpu_utilisation'):.1f} %",
+            f"{100 * mean_of(each, 'preempted_jobs') / each[0]['jobs']:.2f} %",
+            f"{mean_of(each, 'scaled_in'):.0f}",
             f"{100 * used / lent:.0f} %" if lent else "-",
-            f"{_mean(each, 'losers'):.0f}" if "backfill" in by_policy else "-",
+            f"{mean_of(each, 'losers'):.0f}" if "backfill" in by_policy else "-",
             f"{100 * max((row['worst_loser'] or 0.0) for row in each):+.0f} %" if "backfill" in by_policy else "-",
-            f"{_mean(each, 'cpu_s'):.1f}",
+            f"{mean_of(each, 'cpu_s'):.1f}",
         )
     return shown
-
-
-def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
-    return float(np.mean([row[key] or 0.0 for row in each]))
 
 
 @click.command()

@@ -30,6 +30,7 @@ from rich.table import Table
 from elastic_tfjob.learning.actor_critic import ActorCritic
 from elastic_tfjob.learning.episodes import Episode, draw, mean_jct_s, of_network, of_profile
 from elastic_tfjob.learning.training import RIVALS, Evolution, TrainingPlan, begin, train
+from result_table import result_table
 
 PAPER: Final = TrainingPlan(iterations=200, teacher="drf", select=24, method=ActorCritic())
 OURS: Final = TrainingPlan(iterations=30, train=1000, select=24, method=Evolution(pairs=6, episodes=8))
@@ -75,9 +76,8 @@ ALL: Final = [(group, name) for group, plans in PLANS.items() for name in plans]
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Means over the training seeds, with the least and the most."""
-    made = Table(title="Mean completion times on the test seeds", title_justify="left")
-    for column in ("method", "training", "seeds", *(f"beside {rival}, %" for rival in RIVALS), "CPU s"):
-        made.add_column(column, justify="left" if column in ("method", "training") else "right")
+    columns = ("method", "training", "seeds", *(f"beside {rival}, %" for rival in RIVALS), "CPU s")
+    made = result_table("Mean completion times on the test seeds", columns, words=2)
     for (group, name), several in groupby(
         sorted(rows, key=lambda row: ALL.index((row["group"], row["name"]))), lambda row: (row["group"], row["name"])
     ):

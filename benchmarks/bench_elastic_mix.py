@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -33,6 +32,7 @@ from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.summary import summarise, with_losers
 from mix_workload import CORES, NODES, Mix, inference, workload
+from result_table import mean_of, result_table
 
 LOADS: Final = {"light": 0.5, "full": 0.9, "over": 1.3}
 MARGIN: Final = 0.03
@@ -81,39 +81,34 @@ def row(name: str, outcome: RunResult, fixed: RunResult, fifo: RunResult) -> dic
 
 def table(found: Sequence[Mapping[str, Any]]) -> Table:
     """Means over seeds; of what is called worst the worst."""
-    shown = Table(title="A common mix", title_justify="left")
     columns = ("load", "profile", "mean s", "vs elastic", "median", "p95", "p99", "met", "finished", "rescales/job")
-    for k, column in enumerate((*columns, "preempted", "waits > 3x", "worst wait", "slower", "worst", "CPU s")):
-        shown.add_column(column, justify="right" if k > 1 else "left")
+    figures = ("preempted", "waits > 3x", "worst wait", "slower", "worst", "CPU s")
+    shown = result_table("A common mix", (*columns, *figures), words=2)
     for load in dict.fromkeys(each["load"] for each in found):
         rows = [each for each in found if each["load"] == load]
         policies = list(dict.fromkeys(each["policy"] for each in rows))
         by = {policy: [each for each in rows if each["policy"] == policy] for policy in policies}
-        best = _mean(by["elastic"], "avg_jct_s") if "elastic" in by else 0.0
+        best = mean_of(by["elastic"], "avg_jct_s") if "elastic" in by else 0.0
         for k, (policy, each) in enumerate(by.items()):
-            jobs = _mean(each, "jobs")
+            jobs = mean_of(each, "jobs")
             shown.add_row(
                 "" if k else load,
                 policy,
-                f"{_mean(each, 'avg_jct_s'):,.0f}",
-                f"{_mean(each, 'avg_jct_s') / best:.3f}" if best else "",
-                *(f"{_mean(each, key):,.0f}" for key in ("median_jct_s", "p95_jct_s", "p99_jct_s")),
-                f"{100 * _mean(each, 'deadline_met'):.1f} %",
-                f"{100 * _mean(each, 'finished') / jobs:.0f} %",
-                f"{_mean(each, 'rescales') / jobs:.1f}",
-                f"{100 * _mean(each, 'preempted_jobs') / jobs:.1f} %",
-                f"{100 * _mean(each, 'long_waits') / jobs:.1f} %",
+                f"{mean_of(each, 'avg_jct_s'):,.0f}",
+                f"{mean_of(each, 'avg_jct_s') / best:.3f}" if best else "",
+                *(f"{mean_of(each, key):,.0f}" for key in ("median_jct_s", "p95_jct_s", "p99_jct_s")),
+                f"{100 * mean_of(each, 'deadline_met'):.1f} %",
+                f"{100 * mean_of(each, 'finished') / jobs:.0f} %",
+                f"{mean_of(each, 'rescales') / jobs:.1f}",
+                f"{100 * mean_of(each, 'preempted_jobs') / jobs:.1f} %",
+                f"{100 * mean_of(each, 'long_waits') / jobs:.1f} %",
                 f"{max(row['worst_wait'] for row in each):,.1f}x",
-                f"{100 * _mean(each, 'losers') / jobs:.1f} %" if k else "",
+                f"{100 * mean_of(each, 'losers') / jobs:.1f} %" if k else "",
                 f"{100 * max(row['worst_loser'] or 0.0 for row in each):+.0f} %" if k else "",
-                f"{_mean(each, 'cpu_s'):.1f}",
+                f"{mean_of(each, 'cpu_s'):.1f}",
             )
         shown.add_section()
     return shown
-
-
-def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
-    return float(np.mean([row[key] or 0.0 for row in each])) if each else 0.0
 
 
 @click.command()

@@ -42,6 +42,7 @@ from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
 from elastic_tfjob.simulation.summary import summarise, with_losers
+from result_table import mean_of, result_table
 
 Said = Mapping[str, Any]
 POLLUX: Final = "scaling_profiles/pollux_workload-{}.csv"
@@ -216,31 +217,30 @@ def measure(ground: Ground, seed: int) -> list[dict[str, Any]]:
 
 def table(found: Sequence[dict[str, Any]]) -> Table:
     """Means over seeds; of the worst loser the worst."""
-    shown = Table(title="elastic on the ground of each other profile", title_justify="left")
     columns = ("ground", "profile", "mean s", "vs its own", "median", "p95", "p99", "met", "finished")
-    for k, column in enumerate((*columns, "rescales/job", "preempted", "slower", "worst", "CPU s")):
-        shown.add_column(column, justify="right" if k > 1 else "left")
+    figures = ("rescales/job", "preempted", "slower", "worst", "CPU s")
+    shown = result_table("elastic on the ground of each other profile", (*columns, *figures), words=2)
     names = list(dict.fromkeys(row["ground"] for row in found))
     for name in names:
         rows = [row for row in found if row["ground"] == name]
         policies = list(dict.fromkeys(row["policy"] for row in rows))
-        own = _mean([row for row in rows if row["policy"] == policies[1]], "avg_jct_s")
+        own = mean_of([row for row in rows if row["policy"] == policies[1]], "avg_jct_s")
         for k, policy in enumerate(policies):
             each = [row for row in rows if row["policy"] == policy]
             met = [row["deadline_met"] for row in each if row.get("deadline_met") is not None]
             shown.add_row(
                 "" if k else name,
                 policy,
-                f"{_mean(each, 'avg_jct_s'):,.0f}",
-                f"{_mean(each, 'avg_jct_s') / own:.3f}" if own else "",
-                *(f"{_mean(each, key):,.0f}" for key in ("median_jct_s", "p95_jct_s", "p99_jct_s")),
+                f"{mean_of(each, 'avg_jct_s'):,.0f}",
+                f"{mean_of(each, 'avg_jct_s') / own:.3f}" if own else "",
+                *(f"{mean_of(each, key):,.0f}" for key in ("median_jct_s", "p95_jct_s", "p99_jct_s")),
                 f"{100 * float(np.mean(met)):.1f} %" if met else "",
-                f"{100 * _mean(each, 'finished') / _mean(each, 'jobs'):.0f} %",
-                f"{_mean(each, 'rescales') / _mean(each, 'jobs'):.1f}",
-                f"{100 * _mean(each, 'preemptions') / _mean(each, 'jobs'):.1f} %",
-                f"{100 * _mean(each, 'losers') / _mean(each, 'jobs'):.0f} %" if k else "",
+                f"{100 * mean_of(each, 'finished') / mean_of(each, 'jobs'):.0f} %",
+                f"{mean_of(each, 'rescales') / mean_of(each, 'jobs'):.1f}",
+                f"{100 * mean_of(each, 'preemptions') / mean_of(each, 'jobs'):.1f} %",
+                f"{100 * mean_of(each, 'losers') / mean_of(each, 'jobs'):.0f} %" if k else "",
                 f"{100 * max(row['worst_loser'] or 0.0 for row in each):+.0f} %" if k else "",
-                f"{_mean(each, 'cpu_s'):.1f}",
+                f"{mean_of(each, 'cpu_s'):.1f}",
             )
         shown.add_section()
     return shown
@@ -256,24 +256,20 @@ def verdicts(found: Sequence[dict[str, Any]]) -> Table:
         rows = [row for row in found if row["ground"] == name]
         first, own, *_ = dict.fromkeys(row["policy"] for row in rows)
         by = {policy: [row for row in rows if row["policy"] == policy] for policy in (first, own, "elastic")}
-        met = [_mean(by[policy], "deadline_met") for policy in (own, "elastic")]
-        more = _mean(by["elastic"], "avg_jct_s") / _mean(by[own], "avg_jct_s") - 1
+        met = [mean_of(by[policy], "deadline_met") for policy in (own, "elastic")]
+        more = mean_of(by["elastic"], "avg_jct_s") / mean_of(by[own], "avg_jct_s") - 1
         if any(met):
             told, kept = f"{100 * (met[1] - met[0]):+.1f} points met", met[1] >= met[0] * (1 - AS_GOOD)
         else:
             told, kept = f"mean {more:+.1%}", more <= AS_GOOD
         worst = [
-            _mean(by["elastic"], key) / _mean(by[first], key) - 1
+            mean_of(by["elastic"], key) / mean_of(by[first], key) - 1
             for key in ("avg_jct_s", "p95_jct_s", "p99_jct_s")
-            if _mean(by[first], key)
+            if mean_of(by[first], key)
         ]
         beside = (f"{max(worst):+.1%}", "yes" if max(worst) <= NO_WORSE else "MISSED") if worst else ("", "")
         shown.add_row(name, told, "yes" if kept else "MISSED", *beside)
     return shown
-
-
-def _mean(each: Sequence[Mapping[str, Any]], key: str) -> float:
-    return float(np.mean([row[key] or 0.0 for row in each])) if each else 0.0
 
 
 @click.command()

@@ -36,6 +36,7 @@ from elastic_tfjob.simulation.speed_models.ps import MODELS, PS_FORMULA, ps_meas
 from elastic_tfjob.simulation.summary import summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 from jct_bounds import Kind, Training, least_total_jct
+from result_table import result_table
 
 CPUS, ACCELERATORS = 8, 2
 TASK_CPUS = 2
@@ -153,10 +154,10 @@ def compare(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    shown = Table(title="Mean completion times in slots, and how they compare", title_justify="left")
-    said = ("speed model", "nodes x jobs", "noise", "policy")
-    for k, column in enumerate((*said, "mean", "vs optimus", "vs drf", "median", "p95", "slower", "worst")):
-        shown.add_column(column, justify="right" if k >= len(said) else "left")
+    words = ("speed model", "nodes x jobs", "noise", "policy")
+    figures = ("mean", "vs optimus", "vs drf", "median", "p95", "slower", "worst")
+    title = "Mean completion times in slots, and how they compare"
+    shown = result_table(title, (*words, *figures), words=len(words))
     groups: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault((row["world"], row["case"], row["noise"]), {}).setdefault(row["policy"], []).append(row)

@@ -37,6 +37,7 @@ from elastic_tfjob.simulation.scenario import generate, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.summary import summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
+from result_table import result_table
 
 SCENARIO = Path(__file__).resolve().parents[1] / "docs/scenarios/kips.yaml"
 LOADS = {
@@ -133,10 +134,9 @@ SHARES = ("cpu_held", "cpu_used")
 
 def table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
     """One line per workload and profile: the mean over seeds."""
-    result = Table(title=title, title_justify="left")
     headings = ("workload", "profile", "JCT s", "vs fixed", "median s", "p95 s", "p99 s", "makespan s")
-    for column in (*headings, "CPU held", "CPU used", "vs fixed", "rescales/job", "slower than fixed"):
-        result.add_column(column, justify="left" if column in ("workload", "profile") else "right")
+    figures = ("CPU held", "CPU used", "vs fixed", "rescales/job", "slower than fixed")
+    result = result_table(title, (*headings, *figures), words=2)
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         grouped.setdefault((row["workload"], row["profile"]), []).append(row)

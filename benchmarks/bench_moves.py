@@ -32,6 +32,7 @@ from harness.jobs import Object
 from harness.moves import ONE_SIZE, arrived, elsewhere, move
 from harness.rescale_cost import percentile
 from harness.training import said, training
+from result_table import result_table
 from trainee import DIGITS, ENDLESS, NAME, Trainee, followed, place, trains
 
 console = Console(width=None if Console().is_terminal else 140)
@@ -95,9 +96,8 @@ def write(output: Path, moves: Sequence[Move]) -> None:
 
 
 def table(moves: Sequence[Move]) -> Table:
-    made = Table(title="Training stops for so long when a replica goes to another node", title_justify="left")
-    for column in ("type", "n", "p50 s", "p90 s", "longest s", "prepare p50 s", "steps lost"):
-        made.add_column(column, justify="left" if column == "type" else "right")
+    columns = ("type", "n", "p50 s", "p90 s", "longest s", "prepare p50 s", "steps lost")
+    made = result_table("Training stops for so long when a replica goes to another node", columns)
     for kind, pause in results(moves)["by_type"].items():
         own = [each for each in moves if each.type == kind]
         made.add_row(

@@ -41,7 +41,6 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 import rescale_programs
 from harness import cluster as kind
@@ -53,6 +52,7 @@ from harness.rescale_cost import Rescale, summary
 from harness.training import PREFIX, SERVER, training
 from rescale_processes import WAYS, measure_processes
 from rescale_programs import KINDS
+from result_table import result_table
 from trainee import DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, followed, place, trains
 
 T = TypeVar("T")
@@ -227,10 +227,9 @@ def _median(result: dict[str, Any], key: str) -> str:
 
 
 def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
-    table = Table(title="Training stops for so long when a job changes its size", title_justify="left")
     columns = ("model", "mode", "n", "p50 s", "p90 s", "times overlap's", "steps lost")
-    for column in (*columns, "prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while"):
-        table.add_column(column, justify="left" if column in ("model", "mode") else "right")
+    figures = ("prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while")
+    table = result_table("Training stops for so long when a job changes its size", (*columns, *figures), words=2)
     for model in MODELS:
         base = modes.get("overlap", {}).get(model, {}).get("p50_s")
         for mode in modes:

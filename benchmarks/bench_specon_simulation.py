@@ -42,6 +42,7 @@ from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.summary import least_total_s, summarise, with_losers
 from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
+from result_table import result_table
 
 JOBS, NODES, CPUS = 50, 4, 8.0
 KINDS = (
@@ -161,11 +162,9 @@ def compare(placement: str, demand: float, arrivals: str, seed: int) -> list[dic
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Means over seeds; of losers the mean and the most, of the worst loser the worst."""
-    shown = Table(title=f"{JOBS} jobs on {NODES} nodes of {CPUS:g} CPUs. The paper: {PAPER}", title_justify="left")
-    for k, column in enumerate(
-        ("arrivals", "d", "placement", "policy", "best job", *CHANGES, "slower of 50", "worst", "moves")
-    ):
-        shown.add_column(column, justify="right" if k > 3 else "left")
+    title = f"{JOBS} jobs on {NODES} nodes of {CPUS:g} CPUs. The paper: {PAPER}"
+    columns = ("arrivals", "d", "placement", "policy", "best job", *CHANGES, "slower of 50", "worst", "moves")
+    shown = result_table(title, columns, words=4)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["arrivals"], row["demand"], row["placement"], row["policy"]), []).append(row)

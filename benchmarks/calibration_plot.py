@@ -8,6 +8,7 @@ from rich.table import Table
 from elastic_tfjob.simulation.report import errors_cdf
 from elastic_tfjob.simulation.result import Compared
 from elastic_tfjob.simulation.utilisation import by_cause
+from result_table import result_table
 
 __all__ = ["calibration_plot", "calibration_table"]
 
@@ -19,9 +20,8 @@ MOST: Final = 60.0
 
 def calibration_table(compared: Sequence[Compared]) -> Table:
     """A row for each cause, and for all."""
-    made = Table("cause", title="Speed after a change beside the one expected", title_justify="left")
-    for column in ("changes", "median error", "measured / expected"):
-        made.add_column(column, justify="right")
+    columns = ("cause", "changes", "median error", "measured / expected")
+    made = result_table("Speed after a change beside the one expected", columns)
     for cause, each in by_cause(compared).items():
         made.add_row(cause, f"{each.count:,}", f"{100 * each.error:.1f} %", f"{each.ratio:.3f}")
     return made

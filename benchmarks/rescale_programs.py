@@ -30,6 +30,7 @@ from harness.moves import elsewhere, move
 from harness.progress import CommandFailed
 from harness.rescale_cost import cost_of, pause, percentile
 from harness.training import PREFIX, Line, training
+from result_table import result_table
 from trainee import BEFORE_S, DIGITS, ENDLESS, NAME, PATIENCE_S, Trainee, followed, not_refused, place
 
 __all__ = ["KINDS", "Change", "Kind", "measure", "results", "table"]
@@ -250,8 +251,7 @@ def _spread(changes: Sequence[Change], key: str) -> dict[str, float]:
 
 def table(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     """Of what the JSON file has, by kind."""
-    made = Table(title="How each kind of training program is rescaled", title_justify="left")
-    for column in (
+    columns = (
         "kind",
         "program",
         "way",
@@ -261,8 +261,8 @@ def table(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
         "training lost p50 s",
         "steps lost each",
         "first step p50 s",
-    ):
-        made.add_column(column, justify="left" if column in ("kind", "program", "way") else "right")
+    )
+    made = result_table("How each kind of training program is rescaled", columns, words=3)
     for name in (name for name in KINDS if name in kinds):
         for way, found in kinds[name]["ways"].items():
             made.add_row(

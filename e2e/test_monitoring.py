@@ -112,7 +112,7 @@ def scraped_from(cluster: Cluster, folder: Path) -> list[Json]:
 
 @pytest.mark.beside
 @pytest.mark.one_leader  # what happens but once, and before a new leader is scraped, is no increase of a counter
-def test_what_dashboards_and_rules_ask_of_a_live_job_is_there(jobs: Jobs, tmp_path: Path) -> None:
+def test_every_metric_of_dashboards_and_rules_exists_for_a_live_job(jobs: Jobs, tmp_path: Path) -> None:
     variables = {"namespace": jobs.namespace, "tfjob": "seen", "datasource": "d", "__rate_interval": "1m"}
     asked = {(each.where, each.expr) for each in (*monitoring.panels(variables), *monitoring.menus(variables))}
     left = {each for each in asked if not DOES_NOT_HAPPEN & monitoring.metrics_of(each[1])}

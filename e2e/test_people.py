@@ -171,7 +171,7 @@ def ended_at(jobs: Jobs, name: str) -> float:
     return moment(jobs.get("tfjob", name)["status"]["completionTime"])
 
 
-def test_what_if_is_right_for_jobs_that_then_run(jobs: Jobs, person: tuple[str, Path]) -> None:
+def test_a_what_if_forecast_is_right_for_jobs_that_then_run(jobs: Jobs, person: tuple[str, Path]) -> None:
     """One that trains by now, and one of its model that is submitted when the question was answered and that nothing
     else disturbs."""
     _, kubeconfig = person

@@ -72,7 +72,7 @@ def may(jobs: Jobs, user: str) -> bool:
 
 
 @pytest.mark.last
-def test_nobody_wrote_while_another_led(cluster: Cluster, begun: datetime) -> None:
+def test_only_the_leader_wrote(cluster: Cluster, begun: datetime) -> None:
     """With MONKEY=1 the lease changes hands every 30 s."""
     assert audit.beside_the_leader(cluster.audit_log(), since=begun) == []
 

@@ -39,6 +39,7 @@ from live.results import Goals, Key, Run, Runs, judged, plot
 from live.results import table as jct_table
 from live.scenario import Arrival, Scenario, ScenarioError, parse
 from live.service import NAMESPACE, Service, as_before, read_service, serving
+from result_table import result_table
 
 __all__ = [
     "How",
@@ -149,12 +150,11 @@ def write(path: Path, results: Results) -> None:
 
 def table(results: Results, scenario: str, operators: Sequence[str]) -> Table:
     """A row for each operator, over its runs."""
-    made = Table(title=f"{scenario}: jobs, loans and the model server", title_justify="left")
-    for column in (
+    columns = (
         *("operator", "runs", "queue mean s", "JCT mean s", "lent s", "recalls", "longest s", "stops, untold"),
         *("lost at most s", "requests", "failed", "slow", "no replica", "p99 s", "longest without a node s"),
-    ):
-        made.add_column(column, justify="left" if column == "operator" else "right")
+    )
+    made = result_table(f"{scenario}: jobs, loans and the model server", columns)
     for mode in operators:
         if found := results.of(scenario, mode):
             lost = [each for run in found for each in run.lost_s if each is not None]

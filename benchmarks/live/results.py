@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from result_table import result_table
+
 __all__ = [
     "Goals",
     "Job",
@@ -221,8 +223,9 @@ def _mean(values: Iterable[float]) -> float:
 
 def table(title: str, runs: Runs, scenarios: Sequence[str], operators: Sequence[str]) -> Table:
     """A row for each scenario and operator, over their runs; compared with the first operator."""
-    made = Table(title=title, title_justify="left")
     headings = (
+        "scenario",
+        "operator",
         "runs",
         "met",
         "JCT mean s",
@@ -232,8 +235,7 @@ def table(title: str, runs: Runs, scenarios: Sequence[str], operators: Sequence[
         "CPU used",
         "of allocated",
     )
-    for column in ("scenario", "operator", *headings):
-        made.add_column(column, justify="left" if column in ("scenario", "operator") else "right")
+    made = result_table(title, headings, words=2)
     made.add_column(f"not finished; slower than under {operators[0]}")
     for scenario in scenarios:
         beside = runs.of(scenario, operators[0])

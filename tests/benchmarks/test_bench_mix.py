@@ -20,7 +20,7 @@ def test_a_seed_has_the_same_jobs_each_time() -> None:
     ("kind", "share"),
     [("deadline_s", 0.2), ("loanable", 0.3), ("loss", 0.2)],
 )
-def test_so_many_are_of_each_kind(kind: str, share: float) -> None:
+def test_the_mix_has_the_stated_share_of_each_kind(kind: str, share: float) -> None:
     having = sum(bool(getattr(job, kind)) for job in workload(LARGE, 1))
     assert having / LARGE.jobs == pytest.approx(share, abs=0.03)
 

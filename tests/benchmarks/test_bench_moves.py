@@ -13,7 +13,6 @@ from rich.console import Console
 
 import bench_moves
 import bench_rescale
-import trainee
 from bench_moves import Move
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.planning.request import job_request
@@ -21,16 +20,7 @@ from harness.jobs import Jobs
 from harness.moves import arrived, elsewhere, move_target
 from harness.rescale_cost import Rescale
 
-from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
-    (tmp_path / "1.complete").touch()
-    monkeypatch.setattr("harness.cluster.shared_folder", lambda _: tmp_path)
-    monkeypatch.setattr(trainee, "Lines", Seen)
-    monkeypatch.setattr(trainee, "Annotations", Said)
-    return Clock(monkeypatch)
+from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended
 
 
 def run(cluster: Pretended, count: int) -> list[Move]:
@@ -55,7 +45,7 @@ def test_a_worker_and_a_ps_go_to_and_fro(clock: Clock) -> None:
     assert written[-1]["nodes"]["Chief"] == ["a"]
 
 
-def test_what_the_benchmark_made_goes(clock: Clock) -> None:
+def test_the_benchmark_deletes_its_namespace(clock: Clock) -> None:
     cluster = Pretended(clock)
     run(cluster, 1)
     namespace = next(words[-1] for words in cluster.asked if words[:2] == ("create", "namespace"))
@@ -96,7 +86,7 @@ def test_steps_that_are_made_twice_are_lost(clock: Clock) -> None:
     ("how", "said"),
     [({"refuses": "no pod on b"}, "Worker from b was refused: no pod on b"), ({"mode": "recreate"}, "recreate")],
 )
-def test_what_is_no_move_beside_training_is_not_counted(clock: Clock, how: dict[str, str], said: str) -> None:
+def test_a_refused_or_recreating_move_is_not_counted(clock: Clock, how: dict[str, str], said: str) -> None:
     done: list[Move] = []
     with pytest.raises(AssertionError, match=said):
         bench_moves.run(Pretended(clock, **how), 1, done.append)  # type: ignore[arg-type]
@@ -162,7 +152,7 @@ def test_the_table() -> None:
     assert ["PS", "1", "0.50", "0.50", "0.50", "14.0", "0"] in rows
 
 
-def test_one_that_is_stopped_by_a_problem_tells_it_and_what_it_has(
+def test_a_benchmark_that_fails_reports_the_problem_and_its_results_so_far(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def breaks(_: object, __: int, tell: Any) -> None:

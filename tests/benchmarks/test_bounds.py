@@ -107,7 +107,7 @@ _JOBS = st.lists(
 
 @settings(max_examples=effort(20, 60), deadline=None)
 @given(_JOBS, st.integers(1, 3))
-def test_no_schedule_meets_more(jobs: list[Work], accelerators: int) -> None:
+def test_no_schedule_meets_more_deadlines_than_the_bound(jobs: list[Work], accelerators: int) -> None:
     least = best(jobs, accelerators, 5)
     assert least <= most_met(jobs, accelerators) <= len(jobs)
     assert most_met(jobs, accelerators) <= most_met(jobs, accelerators, most_intervals=2)
@@ -115,11 +115,11 @@ def test_no_schedule_meets_more(jobs: list[Work], accelerators: int) -> None:
 
 @settings(max_examples=effort(20, 40), deadline=None)
 @given(_JOBS, st.integers(1, 3))
-def test_no_schedule_with_pauses_meets_more(jobs: list[Work], accelerators: int) -> None:
+def test_no_schedule_with_pauses_meets_more_deadlines_than_the_bound(jobs: list[Work], accelerators: int) -> None:
     paused = [replace(job, pause_s=1.0) for job in jobs]
     assert best_with_pauses(paused, accelerators, 5) <= most_met(paused, accelerators) <= most_met(jobs, accelerators)
 
 
-def test_it_is_no_empty_bound() -> None:
+def test_the_bound_is_tight() -> None:
     """Ten jobs of 10 s each on one accelerator, all due after 35 s: three; the bound says no more."""
     assert most_met([Work(0, 35, 10, {1: 1.0})] * 10, 1) == 3

@@ -60,7 +60,7 @@ LINEAR = Kind([[1.0], [2.0]], [1.0, 2.0])
         ([Training(0.0, 2.0, 0), Training(3.0, 4.0, 0)], [2.0], 1.0 + 2.0),
     ],
 )
-def test_where_shortest_first_is_best_the_bound_is_reached(
+def test_the_bound_is_reached_where_shortest_first_is_optimal(
     jobs: list[Training], capacity: list[float], expected: float
 ) -> None:
     assert best_total(jobs, [LINEAR], capacity) == pytest.approx(expected)

@@ -172,7 +172,7 @@ def test_a_job_that_starts_elsewhere_ends_the_benchmark() -> None:
         asyncio.run(measure._bound(cast("Api", Nodes("a", "b", "a")), "ns", job.manifest("ns"), "a"))
 
 
-def test_what_a_job_says_of_its_end() -> None:
+def test_a_jobs_end_and_rescales_are_read_from_its_object() -> None:
     jobs, done = {name: Job(0.0, False) for name in ("a", "b")}, {"b": 3.0}
 
     def item(name: str, kind: str, rescales: int) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def test_what_a_job_says_of_its_end() -> None:
     assert (done, jobs["a"].failed, jobs["a"].rescales, jobs["b"].failed) == ({"a": 7.0, "b": 3.0}, "why", 2, "")
 
 
-def test_what_running_pods_hold() -> None:
+def test_allocated_cores_are_the_requests_of_all_containers() -> None:
     containers = [{"resources": {"requests": {"cpu": cpu}}} for cpu in ("250m", "1")]
     assert allocated_cores({"spec": {"containers": [*containers, {}]}}) == 1.25
 
@@ -286,7 +286,7 @@ def test_goals_of_dl2_need_all_operators_and_what_was_learned() -> None:
     ]
 
 
-def test_what_dl2_noted_stays_beside_later_runs(tmp_path: Path) -> None:
+def test_notes_of_dl2_are_kept_beside_later_runs(tmp_path: Path) -> None:
     output = tmp_path / "dl2.json"
     assert bench_dl2.noted(output) == {"updates": [], "decision_s": []}
     output.write_text(json.dumps({"runs": [], "updates": [{"outcome": "accepted"}], "decision_s": [0.01]}))
@@ -306,7 +306,7 @@ def test_goals_of_kips_need_all_scenarios() -> None:
     assert "b +6%" in found[2][1]
 
 
-def test_what_did_not_finish_is_named_and_its_time_a_lower_bound() -> None:
+def test_unfinished_jobs_are_named_and_their_time_is_a_lower_bound() -> None:
     bad = run("kips", a=900, b=900)
     bad.jobs["b"].failed = "OOM"
     text = words(runs(run("go", a=100, b=90), bad), ("go", "kips"))

@@ -79,7 +79,7 @@ def seen() -> Seen:
 
 
 @pytest.mark.parametrize("mode", ["aryl", "aryl-alone"])
-def test_what_the_scenarios_configure_is_allowed(mode: str) -> None:
+def test_the_configurations_of_the_scenarios_are_valid(mode: str) -> None:
     for scenario, _ in bench_aryl.SCENARIOS.values():
         found = Configuration.model_validate({"profile": mode, **scenario.config[mode]})
         assert found.profile == "aryl"
@@ -231,7 +231,9 @@ def chief(*lines: tuple[float, int, int]) -> Chief:
         (chief(), [chief()], 0.0),
     ],
 )
-def test_what_a_stop_cost(before: Chief, after: list[Chief], lost: float | None) -> None:
+def test_a_stop_costs_the_training_since_the_last_checkpoint(
+    before: Chief, after: list[Chief], lost: float | None
+) -> None:
     assert lost_s(before, after) == lost
 
 
@@ -293,7 +295,7 @@ def test_curves_of_the_scenarios_end_with_nobody_asking() -> None:
 
 
 @pytest.mark.parametrize("mode", bench_elastic.OPERATORS[1:])
-def test_what_the_mix_configures_is_allowed(mode: str) -> None:
+def test_the_configurations_of_the_mix_are_valid(mode: str) -> None:
     for scenario, _ in bench_elastic.SCENARIOS.values():
         found = Configuration.model_validate({"profile": mode, **scenario.config.get(mode, {})})
         assert bool(found.pools) == (mode in bench_elastic.LENDING)

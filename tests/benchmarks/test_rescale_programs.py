@@ -17,7 +17,7 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.planning.request import job_request
 from rescale_programs import KINDS, Change, results, table
 
-from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Said, Seen
+from .pretended_job import PAUSE_S, PREPARES_S, Clock, Pretended, Seen
 
 NONE_LOST_S = PAUSE_S - 5 / 10
 """The pretended job makes five steps in the pause, for which it takes else half a second."""
@@ -30,15 +30,6 @@ class Silent(Seen):
     def __init__(self, cluster: Pretended, namespace: str, pod: str) -> None:
         super().__init__(cluster, namespace, pod)
         self.seen = []
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
-    (tmp_path / "checkpoint").touch()
-    monkeypatch.setattr("harness.cluster.shared_folder", lambda _: tmp_path)
-    monkeypatch.setattr(trainee, "Lines", Seen)
-    monkeypatch.setattr(trainee, "Annotations", Said)
-    return Clock(monkeypatch)
 
 
 def measured(cluster: Pretended, name: str) -> list[Change]:
@@ -98,7 +89,9 @@ def test_a_job_of_one_size_goes_to_the_other_node_and_back(clock: Clock) -> None
     assert written[0]["replicas"] == written[0]["declared"] == {"Worker": 1}
 
 
-def test_where_nothing_is_printed_the_state_tells(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_prints_no_steps_is_measured_by_the_jobs_state(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trainee, "Lines", Silent)
     done = measured(Pretended(clock, nodes={"Worker": ["b"]}), "keras-worker")
     assert [each.change for each in done] == ["Worker 1->2", "Worker 2->1"]

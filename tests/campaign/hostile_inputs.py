@@ -22,6 +22,7 @@ from elastic_tfjob.api.annotations import ANNOTATIONS, OPERATOR_ANNOTATIONS, PRE
 from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, RECORD_ANNOTATION
 from elastic_tfjob.controller.model.pod import EXPORTER
 from harness.api import Object
+from harness.hostile_text import COUNTS, DEEP_LIST, DURATIONS, NUMBERS, QUANTITIES, TEXTS, TIMES, WHOLE_NUMBERS, deep
 
 from .statusservers import KINDS, Answer
 
@@ -225,74 +226,22 @@ def is_operators(annotation: str) -> bool:
 
 # Nasty values
 
-_COUNTS = (0, -1, 1, 17, 2_000, 20_000, 10**6, 2 * 10**9, 2**31 - 1, 2**53, 10**10, 2**63 - 1, 10**18)
-_NUMBERS = (*_COUNTS, 2**64, 10**30, 1e308, -1e308, 0.5, 1e-320, float("inf"), float("-inf"), float("nan"))
-_TEXTS = (
-    "",
-    " ",
-    "x",
-    "1",
-    "-1",
-    "0x10",
-    "٣٤",
-    "１２",
-    "NaN",
-    "null",
-    "a\nb",
-    "\u202e",
-    "../..",
-    "{{.}}",
-    "%s%n",
-    "é" * 40,
-)
-_QUANTITIES = (
-    "0", "-1", "1e999999999", "-1e999999999", "1e-999999999", "1E999999", "9" * 300, "0." + "0" * 300 + "1", "1e3.5",
-    "64000", "1Ei", "999999999999999999999Ei", "1n", "1u", "0.1m", "+.5", "100m", ".1e1", "1e19", "9223372036854775808",
-)  # fmt: skip
-_WHOLE = (
-    "0",
-    "-1",
-    "1",
-    "00000003",
-    "1000000000",
-    "10000000000",
-    "1000000000000",
-    "9" * 401,
-    "9" * 5000,
-    "٣",
-    "1.0",
-    "",
-)
-_DURATIONS = (
-    "0s", "1s", "1000000000d", "99999999999999999999d", "9" * 4400 + "d", "100000000000h", "5m5m", "1e3s", "", "٣d",
-)  # fmt: skip
-_TIMES = (
-    "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-31T18:00:00",
-    "1970-01-01", "2026-01-31T18:00:00Z", "now",
-)  # fmt: skip
 _NAMES = ("cpu", "memory", "nvidia.com/gpu", "example.org/gpu-less", "ephemeral-storage", "pods", "hugepages-2Mi")
-
-
-def _deep(depth: int) -> Any:
-    value: Any = {}
-    for level in range(depth):
-        value = {"a": value} if level % 2 else [value]
-    return value
 
 
 def nasty(random: Random) -> Any:
     """Any JSON value."""
     match random.randrange(8):
         case 0 | 1 | 2:
-            return random.choice(_NUMBERS)
+            return random.choice(NUMBERS)
         case 3 | 4:
-            return random.choice(_TEXTS)
+            return random.choice(TEXTS)
         case 5:
             return random.choice((None, True, False, [], {}, [[]], {"": 1}, [None], {"a": {}}, [1, "x", None]))
         case 6:
             return random.choice(("x" * 2_000, "9" * 500, [0] * 500, {str(n): n for n in range(300)}))
         case _:
-            return _deep(random.choice((3, 30, 100)))
+            return deep(random.choice((3, 30, 100)))
 
 
 def spoiled(value: Any, random: Random, times: int = 1) -> Any:
@@ -307,7 +256,7 @@ def spoiled(value: Any, random: Random, times: int = 1) -> Any:
         elif isinstance(parent[key], list) and random.random() < 0.3:
             parent[key] = [nasty(random) for _ in range(random.randrange(1, 4))]
         elif isinstance(parent[key], int | float) and random.random() < 0.5:
-            parent[key] = random.choice((*_NUMBERS, -64_000))
+            parent[key] = random.choice((*NUMBERS, -64_000))
         else:
             parent[key] = nasty(random)
         if not list(_places(found)):
@@ -346,12 +295,12 @@ def from_schema(schema: Object, random: Random, depth: int = 0) -> Any:
         return random.choice(schema["enum"])
     if schema.get("x-kubernetes-int-or-string"):
         pattern = re.compile(schema.get("pattern", ""))
-        return random.choice([text for text in _QUANTITIES if pattern.match(text)] + [0, 2**31 - 1])
+        return random.choice([text for text in QUANTITIES if pattern.match(text)] + [0, 2**31 - 1])
     match schema.get("type"):
         case "integer":
             bits = 31 if schema.get("format") == "int32" else 63
             low, high = schema.get("minimum", -(2**bits)), schema.get("maximum", 2**bits - 1)
-            return min(max(random.choice((*_COUNTS, low, high)), low), high)
+            return min(max(random.choice((*COUNTS, low, high)), low), high)
         case "number":
             return random.choice((0.5, 1e308, -1e308))
         case "boolean":
@@ -360,7 +309,7 @@ def from_schema(schema: Object, random: Random, depth: int = 0) -> Any:
             if schema.get("format") == "date-time":
                 return random.choice((_AT, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"))
             most = schema.get("maxLength", 10_000)
-            found = random.choice((*_TEXTS, "x" * 5_000))[:most]
+            found = random.choice((*TEXTS, "x" * 5_000))[:most]
             expected = schema.get("pattern")
             return found if not expected or re.match(expected, found) else "x"
         case "array":
@@ -375,7 +324,7 @@ def from_schema(schema: Object, random: Random, depth: int = 0) -> Any:
     if "additionalProperties" in schema:
         names = random.sample((*_NAMES, "x", "é", "x" * 300), random.randrange(3))
         return {name: from_schema(schema["additionalProperties"], random, depth + 1) for name in names}
-    return _deep(random.choice((1, 20)))
+    return deep(random.choice((1, 20)))
 
 
 _HOT = (
@@ -445,13 +394,13 @@ def user_annotations(random: Random) -> dict[str, str]:
     found = dict(ELASTIC) if random.random() < 0.7 else {}
     for name in random.sample(list(ANNOTATIONS), random.choice((1, 1, 2, 4))):
         if name.startswith(("min", "max", "target", "total")):
-            values: Sequence[str] = _WHOLE
+            values: Sequence[str] = WHOLE_NUMBERS
         elif name == "deadline":
-            values = (*_DURATIONS, *_TIMES)
+            values = (*DURATIONS, *TIMES)
         elif name == "estimated-duration":
-            values = _DURATIONS
+            values = DURATIONS
         else:
-            values = (*_TEXTS, *("never", "none", "auto", "recreate", "true", "both", "sidecar"))
+            values = (*TEXTS, *("never", "none", "auto", "recreate", "true", "both", "sidecar"))
         found[PREFIX + name] = random.choice(values)
     if random.random() < 0.1:
         found[PREFIX + "x" * random.choice((1, 50))] = "?"
@@ -471,15 +420,15 @@ def operator_annotations(random: Random) -> dict[str, str]:
         target = random.choice((TARGET, WAITING)) | random.choice(({}, {"uid": UID}))
         found[f"{PREFIX}target"] = _json(spoiled(target, random, random.choice((1, 1, 2))))
     if random.random() < 0.2:
-        found[f"{PREFIX}{random.choice(('step', 'eta', 'verdict', 'slack'))}"] = random.choice((*_TEXTS, "9" * 400))
+        found[f"{PREFIX}{random.choice(('step', 'eta', 'verdict', 'slack'))}"] = random.choice((*TEXTS, "9" * 400))
     for name in random.sample(list(OWN), random.choice((0, 1, 2, len(OWN)))):
         found[name] = _json(spoiled(OWN[name], random, random.choice((1, 1, 2))))
         if random.random() < 0.1:
-            found[name] = random.choice((*_TEXTS, "9" * 400, "[" * 100_000))
+            found[name] = random.choice((*TEXTS, "9" * 400, DEEP_LIST))
     if random.random() < 0.1:
         found["example.org/filler"] = "x" * 250_000
     if random.random() < 0.05:
-        found[f"{PREFIX}{random.choice(('state', 'target'))}"] = "[" * 100_000
+        found[f"{PREFIX}{random.choice(('state', 'target'))}"] = DEEP_LIST
     return found
 
 

@@ -123,7 +123,7 @@ def test_a_pod_that_is_refused_its_node_gets_another_plan_within_30_s(profile: s
     "silent", [pytest.param(("tfjobs",), marks=pytest.mark.thorough), ("tfjobs", "pods")], ids=" and ".join
 )
 @pytest.mark.parametrize("name", TAKEN_OVER)
-def test_who_takes_over_acts_on_no_view_from_before(name: str, silent: tuple[str, ...]) -> None:
+def test_a_new_leader_does_not_act_on_an_outdated_view(name: str, silent: tuple[str, ...]) -> None:
     """The watches of the standby say nothing from before something happens until long after it leads: what was done is
     not done again, and nothing of it is undone."""
     begin, happens, configuration = TAKEN_OVER[name]

@@ -15,14 +15,14 @@ PACKAGE = Path(elastic_tfjob.__file__).parent
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_its_text_is_there_once(name: str) -> None:
+def test_the_text_of_a_defect_is_in_its_module_once(name: str) -> None:
     mutant = MUTANTS[name]
     source = PACKAGE.joinpath(*mutant.module.split(".")).with_suffix(".py").read_text()
     assert source.count(mutant.old) == 1
     compile(source.replace(mutant.old, mutant.new), mutant.module, "exec")
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_defects() -> None:
     assert len(MUTANTS) >= 25
     simulated = [each for each in MUTANTS.values() if each.part == "simulation"]
     acted = {f"{profile}/{USER_ACTIONS}" for profile in PROFILES}
@@ -39,7 +39,7 @@ def test_there_are_enough_of_them() -> None:
         pytest.param("everybody-is-a-guest", "guests_are_loanable", marks=pytest.mark.thorough),
     ],
 )
-def test_it_is_caught(name: str, oracle: str) -> None:
+def test_a_seeded_defect_is_caught(name: str, oracle: str) -> None:
     """By the oracle that is meant for it, in a process of its own."""
     caught, violation = caught_in_simulation(name, 60)
     assert caught == name

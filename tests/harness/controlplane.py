@@ -61,8 +61,13 @@ class Process:
 
     def __init__(self, command: Sequence[str | Path], log: Path) -> None:
         self.log = log
-        with log.open("ab") as out:
-            self._popen = subprocess.Popen([str(word) for word in command], stdout=out, stderr=out)
+        self._command = [str(word) for word in command]
+        self.start()
+
+    def start(self) -> None:
+        """Start the command; also again, after it has ended."""
+        with self.log.open("ab") as out:
+            self._popen = subprocess.Popen(self._command, stdout=out, stderr=out)
         self.pid = self._popen.pid
 
     @property

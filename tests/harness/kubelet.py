@@ -17,6 +17,12 @@ None: it never ends by itself.
 """
 
 
+async def runs_forever(_: Object) -> int | None:
+    """A program that ends only with its pod."""
+    await asyncio.Event().wait()
+    return None
+
+
 @contextlib.asynccontextmanager
 async def kubelet(api: Api, namespace: str, program: Program) -> AsyncIterator[None]:
     """Run every pod of the namespace while the block lasts; a pod is started once, whoever restarts around it.

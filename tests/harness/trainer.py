@@ -67,8 +67,10 @@ def running(plane: ControlPlane, folder: Path) -> Iterator[None]:
             stack.callback(process.stop)
             deadline = time.monotonic() + _READY_S
             while page(f"http://127.0.0.1:{probes}/readyz") is None:
-                if not process.alive or time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise CommandFailed(f"{controller.name} is not ready ({process.log}):\n{process.tail()}")
+                if not process.alive:  # it ends without its certificate; a kubelet would restart it, too
+                    process.start()
                 mount(plane.kubeconfig, controller.namespace, controller.secret, certificates)
                 time.sleep(0.2)
         yield

@@ -19,7 +19,7 @@ from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS
 from harness import operators
 from harness.api import CORE, Api, ApiError, Object, pods, tfjobs
 from harness.controlplane import ControlPlane
-from harness.kubelet import kubelet
+from harness.kubelet import kubelet, runs_forever
 from harness.progress import CommandFailed
 from harness.shared import Facts
 
@@ -213,7 +213,7 @@ async def test_a_manifest_that_had_them_is_mended_as_the_message_says(
     apply(job(), "tenant")
 
 
-async def test_all_else_of_a_job_stays_its_owners(tenant: Api, operator: Api, home: str) -> None:
+async def test_tenants_may_change_everything_else_of_their_jobs(tenant: Api, operator: Api, home: str) -> None:
     """Sizes asked for, labels, suspension as by Kueue, a whole replacement that leaves the operator's annotations."""
     path = f"{tfjobs(home)}/job"
     await tenant.create(tfjobs(home), job(**{"max-workers": "4"}))
@@ -321,13 +321,9 @@ async def test_the_operator_works_under_the_policies(
     """With its ServiceAccount's token and no more rights than the manifests give: it keeps state, stops a pod by a
     command, and makes pods without the command that the tenant's template smuggles in."""
 
-    async def program(_: Object) -> int | None:
-        await asyncio.Event().wait()
-        return None
-
     smuggled = {"annotations": {COMMAND: "{}", "a": "b"}, "finalizers": ["example.org/kept"]}
     options = {"namespace": home, "arguments": ["--image=example.org/operator"]}
-    async with kubelet(admin, home, program), running("ours", account, tmp_path, **options):
+    async with kubelet(admin, home, runs_forever), running("ours", account, tmp_path, **options):
         body = tfjob(Worker=replica(2, containers=[container(command=["train"])], metadata=smuggled))
         body["metadata"]["annotations"] = {f"{PREFIX}max-workers": "4", f"{PREFIX}checkpoint-dir": "/c"}
         await tenant.create(tfjobs(home), body)

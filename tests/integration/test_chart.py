@@ -110,7 +110,7 @@ def test_the_patch_of_the_docs_has_the_query_api_read_the_header_of_a_proxy(tmp_
     assert found[0]["query_auth"] == "header"
 
 
-def test_all_that_has_a_namespace_follows_the_release() -> None:
+def test_every_namespaced_object_is_in_the_namespace_of_the_release() -> None:
     made = charted(*(f"{flag}=true" for flag in FLAGS.values()), namespace="elsewhere")
     assert {namespace for _, _, namespace in made} == {"", "elsewhere"}
     subjects = [who["namespace"] for item in made.values() for who in item.get("subjects", [])]

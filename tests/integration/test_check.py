@@ -80,7 +80,7 @@ def kubectl_reads(text: str) -> list[Any] | None:
     return found
 
 
-def test_what_kubectl_takes_is_read_with_its_meaning() -> None:
+def test_yaml_that_kubectl_accepts_is_read_with_the_same_meaning() -> None:
     snippets = [f"v: {value}\n" for line in VALUES.strip("\n").split("\n") for value in line.split("|")] + BLOCKS
     parts = [f"{HEAD.replace('name: a', f'name: a{k}')}{snippet}" for k, snippet in enumerate(snippets)]
     text = "--- # a comment\n".join(parts)
@@ -93,7 +93,7 @@ def test_what_kubectl_takes_is_read_with_its_meaning() -> None:
     assert written == mine
 
 
-def test_what_kubectl_refuses_is_refused() -> None:
+def test_yaml_that_kubectl_refuses_is_refused() -> None:
     for snippet in REFUSED:
         assert kubectl_reads(f"{HEAD}{snippet}\n") is None, snippet
         with pytest.raises(ValueError, match=r"not YAML|too large"):

@@ -9,7 +9,7 @@ from harness.api import Api, Object, events, tfjobs
 from harness.controlplane import ControlPlane
 from harness.effort import effort
 
-from .test_loop import configure, job, operator_with_its_rights
+from .fake_nodes import configure, job, operator_with_its_rights
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -19,7 +19,7 @@ pytestmark = [
 VERDICT = "elastic.kubeflow.org/verdict"
 
 
-async def until(api: Api, name: str, verdict: str) -> None:
+async def verdict_is(api: Api, name: str, verdict: str) -> None:
     def has(found: Object) -> bool:
         return (found["metadata"].get("annotations") or {}).get(VERDICT) == verdict
 
@@ -40,8 +40,8 @@ async def test_verdicts_are_written_and_told_once(plane: ControlPlane, two_nodes
     async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("past", annotations=past, Worker=1))
         await api.create(tfjobs("default"), job("far", annotations=far, Worker=1))
-        await until(api, "past", "missed")
-        await until(api, "far", "unattainable")
+        await verdict_is(api, "past", "missed")
+        await verdict_is(api, "far", "unattainable")
         async with asyncio.timeout(120):
             while not (await told(api, "past") and await told(api, "far")):
                 await asyncio.sleep(0.5)

@@ -120,7 +120,7 @@ class TestShared:
         b.close()
         assert (a.end(), b.end()) == (["x"], ["y"])
 
-    def test_what_rests_on_another_goes_first(self, users: tuple[User, User]) -> None:
+    def test_a_shared_thing_ends_before_the_one_it_rests_on(self, users: tuple[User, User]) -> None:
         a, b = users
         assert (b.get("x"), a.get("x"), a.get("y", "x"), b.get("y", "x")) == ("b", "b", "a", "a")
         b.close()
@@ -129,7 +129,7 @@ class TestShared:
         a.close()
         assert (a.end(), b.end()) == (["y"], ["x"])
 
-    def test_who_comes_late_makes_its_own(self, users: tuple[User, User]) -> None:
+    def test_a_late_user_makes_its_own_thing(self, users: tuple[User, User]) -> None:
         a, b = users
         assert a.get("x") == "a"
         a.close()

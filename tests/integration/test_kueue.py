@@ -23,10 +23,10 @@ from harness.api import NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
 
+from .fake_nodes import HOME, NAME, PREFIX, configure, job, target_of, target_when
 from .ledger import conditions, final
 from .running import running
 from .test_loans import ROOT, component, lend, loan_of, node_is
-from .test_loop import HOME, NAME, PREFIX, configure, job, target_of, until
 from .workload import JOB
 
 ELASTIC = {"placement": "auto", "min-workers": "1", "max-workers": "6", "checkpoint-dir": "/checkpoints"}
@@ -178,7 +178,7 @@ async def stays_without_pods(api: Api, held: Held, name: str, for_s: float = 4.0
         await asyncio.sleep(0.25)
 
 
-async def test_what_the_docs_show_is_admitted(plane: ControlPlane, tmp_path: Path) -> None:
+async def test_the_examples_of_the_docs_are_admitted(plane: ControlPlane, tmp_path: Path) -> None:
     shown = re.findall(r"^    ```yaml\n(.*?)^    ```", (ROOT / "docs/kueue.md").read_text(), re.DOTALL | re.MULTILINE)
     queues, (mnist,) = (list(yaml.safe_load_all(textwrap.dedent(text))) for text in shown)
     async with cluster(plane, tmp_path, 1, queues) as api:
@@ -210,7 +210,7 @@ async def test_a_job_starts_when_it_is_admitted_and_never_has_more(plane: Contro
             await api.merge(
                 f"{tfjobs('default')}/first", {"metadata": {"annotations": {f"{PREFIX}target-workers": "6"}}}
             )
-            assert "Kueue admitted 2 workers (queue team-a)" in await event_is(api, "first", "KueueQuota")
+            assert "Kueue admitted only 2 workers (queue team-a)" in await event_is(api, "first", "KueueQuota")
             await stays_without_pods(api, held, "second")
             await held.until("first", 3)
             # What is not admitted by Kueue has no such bound: the profile gives it the rest of the cluster.
@@ -218,7 +218,7 @@ async def test_a_job_starts_when_it_is_admitted_and_never_has_more(plane: Contro
             free = queued("free", "team-a", PS=1, Worker=2)
             del free["metadata"]["labels"]
             await api.create(tfjobs("default"), free)
-            await until(api, "free", lambda target: target["replicas"].get("Worker") == 6, _WITHIN_S)
+            await target_when(api, "free", lambda target: target["replicas"].get("Worker") == 6, _WITHIN_S)
             await api.delete(f"{tfjobs('default')}/first")
             await held.until("second", 2)
             assert not suspended(await api.get(f"{tfjobs('default')}/second"))

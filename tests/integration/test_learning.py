@@ -11,8 +11,8 @@ from harness.api import Api, tfjobs
 from harness.controlplane import ControlPlane
 from harness.reasons import reason_of
 
+from .fake_nodes import HOME, NAME, configure, job, target_when
 from .running import running
-from .test_loop import HOME, NAME, configure, job, until
 
 
 @pytest.mark.timeout(300)
@@ -43,7 +43,7 @@ async def test_rounds_are_written_down_and_weights_that_are_missing_are_said(
         await configure(api, profile="dl2", profiles={"dl2": {"weights": str(weights), "interval_s": 6}})
         async with running("ours", plane.kubeconfig, tmp_path, arguments=arguments, identity=identity):
             await api.create(tfjobs("default"), job("j", PS=1, Worker=2))
-            target = await until(api, "j", lambda target: target["replicas"])
+            target = await target_when(api, "j", lambda target: target["replicas"])
             assert "the learned policy cannot be used" in reason_of(target)
             async with asyncio.timeout(120):
                 while has() != [{"PS": 1, "Worker": 2}]:

@@ -15,8 +15,8 @@ from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.operators import install, kubectl, service_account
 
+from .fake_nodes import HOME, PREFIX, configure, job, operator_with_its_rights, target_of, target_when
 from .running import OPERATOR
-from .test_loop import HOME, PREFIX, configure, job, operator_with_its_rights, target_of, until
 
 ROOT = Path(__file__).parents[2]
 LOANED = f"{PREFIX}loaned"
@@ -123,9 +123,9 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
         await lend(api, grace_s=10)
         async with operator_with_its_rights(own_plane, tmp_path) as operator:
             await api.create(tfjobs("default"), job("own", Worker=4))
-            await until(api, "own", lambda target: target["replicas"])
+            await target_when(api, "own", lambda target: target["replicas"])
             await api.create(tfjobs("default"), job("stays", Worker=2))
-            waits = await until(api, "stays", lambda target: True)
+            waits = await target_when(api, "stays", lambda target: True)
             assert waits["replicas"] == {}, "a job that is not loanable runs on no other pool's node"
             await api.create(tfjobs("default"), loanable("guest", Worker=2))
             node = await node_is(api, "kwok-001", ("loaned", True))
@@ -150,12 +150,12 @@ async def test_a_node_is_lent_and_comes_back_whenever_the_operator_is_killed(
             node = await node_is(api, "kwok-001", ("returned", False), within_s=120)
             assert OTHER_TAINT in node["spec"]["taints"]
             assert (await pod_is(api, "serving", "server", bound))["spec"]["nodeName"] == "kwok-001"
-            guest = await until(api, "guest", lambda target: not target["replicas"])
+            guest = await target_when(api, "guest", lambda target: not target["replicas"])
             assert guest["nodes"] == {}
             # It goes on where it can, and nowhere else: the node is held back for its pool now.
             await api.delete(f"{tfjobs('default')}/own")
             await api.delete(f"{tfjobs('default')}/stays")
-            again = await until(api, "guest", lambda target: target["replicas"], within_s=120)
+            again = await target_when(api, "guest", lambda target: target["replicas"], within_s=120)
             assert again["nodes"] == {"Worker": ["kwok-000"] * 2}
             assert loan_of(await api.get(f"{NODES}/kwok-001")) == ("returned", False)
     assert audit.differs_from("loans", own_plane.audit_log.read_text().splitlines()) == []
@@ -187,12 +187,12 @@ async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_an
             await api.create(
                 tfjobs("default"), job("own", Worker=4, annotations={"placement": "auto", "estimated-duration": "1h"})
             )
-            await until(api, "own", lambda target: target["replicas"])
+            await target_when(api, "own", lambda target: target["replicas"])
             sizes = {"min-workers": "4", "max-workers": "8", "estimated-duration": "2h"}
             guest = loanable("guest", Worker=4)
             guest["metadata"]["annotations"] |= {f"{PREFIX}{name}": text for name, text in sizes.items()}
             await api.create(tfjobs("default"), guest)
-            grown = await until(api, "guest", lambda target: target["replicas"].get("Worker") == 8)
+            grown = await target_when(api, "guest", lambda target: target["replicas"].get("Worker") == 8)
             assert set(grown["nodes"]["Worker"]) == {"kwok-001", "kwok-002"}
             stays = grown["nodes"]["Worker"][0]
             (goes,) = {"kwok-001", "kwok-002"} - {stays}
@@ -200,7 +200,7 @@ async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_an
                 await pod_is(api, "default", f"guest-worker-{k}", bound)
             await api.create(pods("serving"), server("server", "3"))
             await node_is(api, goes, ("returned", False))
-            smaller = await until(api, "guest", lambda target: target["replicas"].get("Worker") != 8)
+            smaller = await target_when(api, "guest", lambda target: target["replicas"].get("Worker") != 8)
             assert smaller["nodes"]["Worker"] == [stays] * 4
             assert (await pod_is(api, "serving", "server", bound))["spec"]["nodeName"] == goes
             assert loan_of(await api.get(f"{NODES}/{stays}")) == ("loaned", True)
@@ -210,7 +210,7 @@ async def test_an_elastic_guest_gives_up_what_it_has_on_a_node_that_goes_back_an
 
 
 @pytest.mark.thorough  # campaign: taint-gone, relabelled; the first test has the policy
-async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_changes_of_others_to_a_lent_node_are_kept_or_forbidden(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with cluster(own_plane, tmp_path, 5) as api:
         await lend(api)
         # It fits nowhere, so it waits and borrows all there is.
@@ -222,7 +222,9 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
                         assert "apply the component loans" in event["message"]
                         break
             await api.create(tfjobs("default"), job("small", Worker=1))
-            assert (await until(api, "small", lambda target: target["replicas"]))["nodes"]["Worker"] == ["kwok-000"]
+            assert (await target_when(api, "small", lambda target: target["replicas"]))["nodes"]["Worker"] == [
+                "kwok-000"
+            ]
             assert all(loan_of(node) == ("", False) for node in (await api.items(NODES))[0])
         await allow(own_plane, api)
         names = [f"kwok-{i:03d}" for i in range(1, 5)]
@@ -250,4 +252,4 @@ async def test_what_others_do_to_a_lent_node_and_what_is_forbidden(own_plane: Co
             await api.merge(f"{NODES}/{relabelled}", {"metadata": {"labels": {f"{PREFIX}pool": "inference"}}})
             await configure(api, profile=PROFILE)
             await api.create(tfjobs("default"), job("last", Worker=1))
-            assert (await until(api, "last", lambda target: target["replicas"]))["replicas"]
+            assert (await target_when(api, "last", lambda target: target["replicas"]))["replicas"]

@@ -1,28 +1,19 @@
 """The scheduling loop on a real control plane: targets, gangs, nodes that are left out, configuration that changes."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from conformance.manifest import tfjob
 from harness import kwok, operators
-from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
+from harness.api import NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
 from harness.packages import install, install_small_first
 from harness.reasons import reason_of
 
-from .running import running
-
-PREFIX = "elastic.kubeflow.org/"
-NAME = "elastic-tfjob-operator"
-HOME = "kubeflow"
-CONFIG_MAPS = f"{CORE}/namespaces/{HOME}/configmaps"
+from .fake_nodes import HOME, NAME, PREFIX, configure, job, operator_with_its_rights, state_of, target_of, target_when
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -35,62 +26,17 @@ def api(two_nodes: Api) -> Api:
     return two_nodes
 
 
-def job(name: str, *, cpu: str = "1", annotations: dict[str, str] | None = None, **replicas: int) -> Object:
-    """A TFJob on fake nodes; `annotations` without their prefix."""
-    types = {kind: {"replicas": count, "template": kwok.pod_template(cpu)} for kind, count in replicas.items()}
-    made = tfjob(name, **types)
-    made["metadata"]["annotations"] = {
-        PREFIX + key: text for key, text in (annotations or {"placement": "auto"}).items()
-    }
-    return made
-
-
-async def configure(api: Api, **content: Any) -> None:
-    """Write the operator's ConfigMap."""
-    body = {"metadata": {"name": NAME}, "data": {"config.yaml": yaml.safe_dump(content)}}
-    known = {item["metadata"]["name"] for item in (await api.items(CONFIG_MAPS))[0]}
-    await (api.merge(f"{CONFIG_MAPS}/{NAME}", body) if NAME in known else api.create(CONFIG_MAPS, body))
-
-
-def target_of(found: Object) -> Any:
-    """What the loop wrote, or None."""
-    text = (found["metadata"].get("annotations") or {}).get(f"{PREFIX}target")
-    return json.loads(text) if text else None
-
-
-@contextlib.asynccontextmanager
-async def operator_with_its_rights(
-    plane: ControlPlane, folder: Path, **environment: str
-) -> AsyncIterator[operators.Operator]:
-    """Our operator as its manifests run it: with its ConfigMap, and no more rights than they give."""
-    identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
-    arguments = [f"--config-map={HOME}/{NAME}"]
-    options: dict[str, Any] = {"arguments": arguments, "identity": identity, "environment": environment}
-    async with running("ours", plane.kubeconfig, folder, **options) as operator:
-        yield operator
-
-
-async def until(api: Api, name: str, what: Callable[[Any], bool], within_s: float = 120) -> Any:
-    """The job's target once `what` holds for it."""
-
-    def holds(found: Object) -> bool:
-        target = target_of(found)
-        return target is not None and what(target)
-
-    return target_of(await api.seen(tfjobs("default"), holds, name=name, within_s=within_s))
-
-
 async def test_gang_waits_with_reason_and_starts_when_there_is_room(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
     async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("first", PS=1, Worker=5))
-        first = await until(api, "first", lambda target: target["replicas"])
+        first = await target_when(api, "first", lambda target: target["replicas"])
         assert (first["generation"], first["replicas"]) == (0, {"PS": 1, "Worker": 5})
         assert {node for names in first["nodes"].values() for node in names} == {"kwok-000", "kwok-001"}
         await api.create(tfjobs("default"), job("second", PS=1, Worker=2))
-        second = await until(api, "second", lambda target: True)
+        second = await target_when(api, "second", lambda target: True)
         assert second["replicas"] == {}
         assert reason_of(second) == "needs 3 CPU, 2 free"
         assert not [p for p in (await api.items(pods("default")))[0] if p["metadata"]["name"].startswith("second-")]
@@ -105,7 +51,7 @@ async def test_gang_waits_with_reason_and_starts_when_there_is_room(
             for index, node in enumerate(names):
                 assert bound[f"first-{kind.lower()}-{index}"] == node
         await api.delete(f"{tfjobs('default')}/first")
-        started = await until(api, "second", lambda target: target["replicas"])
+        started = await target_when(api, "second", lambda target: target["replicas"])
         assert (started["generation"], started["replicas"]) == (0, {"PS": 1, "Worker": 2})
 
 
@@ -120,9 +66,9 @@ async def test_plain_jobs_count_as_used_and_are_left_alone(plane: ControlPlane, 
                 if found.get("status", {}).get("replicaStatuses") == {"Worker": {"active": 2}}:
                     break
         await api.create(tfjobs("default"), job("large", cpu="2", Worker=1))
-        assert (await until(api, "large", lambda target: True))["replicas"] == {}
+        assert (await target_when(api, "large", lambda target: True))["replicas"] == {}
         await api.create(tfjobs("default"), job("small", cpu="1", Worker=2))
-        assert (await until(api, "small", lambda target: target["replicas"]))["replicas"] == {"Worker": 2}
+        assert (await target_when(api, "small", lambda target: target["replicas"]))["replicas"] == {"Worker": 2}
         assert target_of(await api.get(f"{tfjobs('default')}/plain")) is None
 
 
@@ -132,21 +78,23 @@ async def test_cordoned_node_is_left_out(plane: ControlPlane, api: Api, tmp_path
     await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": True}})
     async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("small", Worker=2))
-        assert (await until(api, "small", lambda target: target["replicas"]))["nodes"] == {"Worker": ["kwok-001"] * 2}
+        assert (await target_when(api, "small", lambda target: target["replicas"]))["nodes"] == {
+            "Worker": ["kwok-001"] * 2
+        }
         await api.create(tfjobs("default"), job("large", Worker=4))
-        assert (await until(api, "large", lambda target: True))["replicas"] == {}
+        assert (await target_when(api, "large", lambda target: True))["replicas"] == {}
         await api.merge(f"{NODES}/kwok-000", {"spec": {"unschedulable": None}})
-        large = await until(api, "large", lambda target: target["replicas"])
+        large = await target_when(api, "large", lambda target: target["replicas"])
         assert "kwok-000" in large["nodes"]["Worker"]
 
 
-async def test_profile_changes_without_restart_and_nonsense_is_refused(
+async def test_the_profile_changes_without_restart_and_an_invalid_configuration_is_refused(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await configure(api, profile="fifo-backfill")
     async with operator_with_its_rights(plane, tmp_path) as operator:
         await api.create(tfjobs("default"), job("waits", cpu="3", Worker=3))
-        assert (await until(api, "waits", lambda target: True))["replicas"] == {}
+        assert (await target_when(api, "waits", lambda target: True))["replicas"] == {}
         await configure(api, profile="fifo-backfil", scope="some")
         async with asyncio.timeout(120):
             async for _, event in api.watch(events(HOME), fieldSelector=f"involvedObject.name={NAME}"):
@@ -156,9 +104,9 @@ async def test_profile_changes_without_restart_and_nonsense_is_refused(
                     assert said in event["message"]
                 break
         await api.create(tfjobs("default"), job("fits", Worker=1))  # the last good one still decides
-        assert (await until(api, "fits", lambda target: target["replicas"]))["nodes"]
+        assert (await target_when(api, "fits", lambda target: target["replicas"]))["nodes"]
         await configure(api, profile="fixed")
-        started = await until(api, "waits", lambda target: target["replicas"])
+        started = await target_when(api, "waits", lambda target: target["replicas"])
         assert (started["generation"], started["replicas"], started["nodes"]) == (0, {"Worker": 3}, {})
         await api.create(tfjobs("default"), job("plainly", cpu="9", Worker=2))
         async with asyncio.timeout(120):  # though nothing fits
@@ -178,7 +126,7 @@ async def test_a_profile_of_an_installed_package_decides(plane: ControlPlane, ap
     await configure(api, profile="small-first", profiles={"small-first": {"most": 3}})
     async with operator_with_its_rights(plane, tmp_path, PYTHONPATH=str(site)) as operator:
         await api.create(tfjobs("default"), job("wide", Worker=3))
-        assert (await until(api, "wide", lambda target: target["replicas"]))["replicas"] == {"Worker": 3}
+        assert (await target_when(api, "wide", lambda target: target["replicas"]))["replicas"] == {"Worker": 3}
         assert (await status_of(operator))["profile"] == "small-first"
         log = operator.log.read_text()
         assert "small-first 1.0" in log
@@ -186,7 +134,7 @@ async def test_a_profile_of_an_installed_package_decides(plane: ControlPlane, ap
         assert "No module named 'no_such_module'" in log
 
 
-async def test_its_deployment_says_which_profile_decides(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_the_deployment_shows_which_profile_decides(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """`kubectl describe deployment` and `/status`: a parameter at the wrong place is refused as a whole."""
     labels = {"control-plane": NAME}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "i"}]}}
@@ -237,7 +185,7 @@ async def test_a_person_asks_for_a_size(plane: ControlPlane, api: Api, tmp_path:
         assert target_of(found) is None
         path = f"{tfjobs('default')}/grows"
         await api.merge(path, {"metadata": {"annotations": {f"{PREFIX}target-workers": "3"}}})
-        asked = await until(api, "grows", lambda target: True)
+        asked = await target_when(api, "grows", lambda target: True)
         assert (asked["generation"], asked["replicas"]) == (1, {"PS": 1, "Worker": 3})
         assert "target-workers=3" in reason_of(asked)
 
@@ -258,8 +206,8 @@ async def test_a_job_without_checkpoints_keeps_its_size_and_says_so(
                 assert "min-workers" in event["message"]
                 assert "have no effect: the job is never rescaled, because" in event["message"]
                 break
-        await until(api, "resumes", lambda target: target["replicas"].get("Worker") == 3)
-        kept = await until(api, "plain", lambda target: target["replicas"])
+        await target_when(api, "resumes", lambda target: target["replicas"].get("Worker") == 3)
+        kept = await target_when(api, "plain", lambda target: target["replicas"])
         assert (kept["generation"], kept["replicas"]) == (0, {"PS": 1, "Worker": 1})
 
 
@@ -269,27 +217,24 @@ async def test_a_job_that_runs_at_an_edited_size(plane: ControlPlane, api: Api, 
     await configure(api, profile="fifo-backfill")
     async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("grows", annotations=elastic, PS=1, Worker=1))
-        await until(api, "grows", lambda target: target["replicas"])
+        await target_when(api, "grows", lambda target: target["replicas"])
         await rests(api, generation=0)
         await api.merge(
             f"{tfjobs('default')}/grows",
             {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}},
         )
-        asked = await until(api, "grows", lambda target: target["generation"] == 1)
+        asked = await target_when(api, "grows", lambda target: target["generation"] == 1)
         assert asked["replicas"] == {"PS": 1, "Worker": 3}
         assert asked["declared"] == {"PS": 1, "Worker": 1}  # until it is reached, so that a refusal is no end of it
         assert "spec has 3 workers" in reason_of(asked)
         state = await rests(api, generation=1)  # the job gets there
         assert state["replicas"] == {"PS": 1, "Worker": 3}
-        reached = await until(api, "grows", lambda target: target["declared"] == target["replicas"])
+        reached = await target_when(api, "grows", lambda target: target["declared"] == target["replicas"])
         assert (reached["generation"], reached["declared"]) == (1, {"PS": 1, "Worker": 3})
 
 
 async def rests(api: Api, generation: int) -> Any:
     """What the operator says of the only job once it is Stable at a generation."""
-
-    def state_of(found: Object) -> Any:
-        return json.loads((found["metadata"].get("annotations") or {}).get(f"{PREFIX}state", "{}"))
 
     def stable(found: Object) -> bool:
         state = state_of(found)
@@ -298,7 +243,7 @@ async def rests(api: Api, generation: int) -> Any:
     return state_of(await api.seen(tfjobs("default"), stable, within_s=150))
 
 
-async def test_a_job_with_nonsense_does_not_stop_the_others(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+async def test_an_invalid_job_does_not_stop_the_others(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     await configure(api, profile="fifo-backfill")
     async with operator_with_its_rights(plane, tmp_path):
         odd = job("odd", Worker=1)
@@ -313,7 +258,7 @@ async def test_a_job_with_nonsense_does_not_stop_the_others(plane: ControlPlane,
         odd["metadata"]["annotations"][f"{PREFIX}state"] = "{"
         await api.create(tfjobs("default"), odd)
         await api.create(tfjobs("default"), job("good", Worker=1))
-        assert (await until(api, "good", lambda target: target["replicas"]))["replicas"] == {"Worker": 1}
+        assert (await target_when(api, "good", lambda target: target["replicas"]))["replicas"] == {"Worker": 1}
 
 
 async def test_a_node_that_kube_scheduler_refuses_leads_to_another_plan(
@@ -323,7 +268,7 @@ async def test_a_node_that_kube_scheduler_refuses_leads_to_another_plan(
     await configure(api, profile="fifo")
     async with operator_with_its_rights(plane, tmp_path):
         await api.create(tfjobs("default"), job("probe", Worker=1))
-        chosen = (await until(api, "probe", lambda found: found["nodes"]))["nodes"]["Worker"][0]
+        chosen = (await target_when(api, "probe", lambda found: found["nodes"]))["nodes"]["Worker"][0]
         await api.delete(f"{tfjobs('default')}/probe")
         spec = kwok.pod_template("10m")["spec"]
         spec["containers"][0] |= {"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}
@@ -333,9 +278,9 @@ async def test_a_node_that_kube_scheduler_refuses_leads_to_another_plan(
         container = wants["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
         container["ports"] = [{"containerPort": 8080, "hostPort": 8080}]
         await api.create(tfjobs("default"), wants)
-        first = (await until(api, "wants", lambda found: found["nodes"]))["nodes"]["Worker"][0]
+        first = (await target_when(api, "wants", lambda found: found["nodes"]))["nodes"]["Worker"][0]
         assert first == chosen, "else this shows nothing"
-        await until(api, "wants", lambda found: found["nodes"]["Worker"][0] != chosen, within_s=150)
+        await target_when(api, "wants", lambda found: found["nodes"]["Worker"][0] != chosen, within_s=150)
         async with asyncio.timeout(120):
             async for _, pod in api.watch(pods("default")):
                 if pod["metadata"]["name"] == "wants-worker-0" and pod["spec"].get("nodeName"):

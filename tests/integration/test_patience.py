@@ -7,12 +7,11 @@ No test waits for a time to be over and then hopes: how long a job had waited is
 import asyncio
 import contextlib
 import itertools
-import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -22,7 +21,7 @@ from harness.controlplane import ControlPlane
 from harness.operators import Operator
 from harness.reasons import reason_of
 
-from .test_loop import PREFIX, configure, job, operator_with_its_rights, target_of, until
+from .fake_nodes import PREFIX, configure, job, operator_with_its_rights, state_of, target_of, target_when
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -55,11 +54,6 @@ async def patience(api: Api, seconds: float) -> None:
         profile="kips",
         profiles={"kips": {"patience_s": seconds, "interval_s": 1, "cooldown_s": 0, "min_idle": 1}},
     )
-
-
-def state_of(found: Object) -> dict[str, Any]:
-    """What the operator says of a job, if anything."""
-    return dict(json.loads((found["metadata"].get("annotations") or {}).get(f"{PREFIX}state", "{}")))
 
 
 async def seen(api: Api, name: str, what: Callable[[Object], bool]) -> Object:
@@ -97,10 +91,10 @@ async def waiting(api: Api) -> Object:
 
 async def given(api: Api, workers: int) -> float:
     """Wait until `large` has so many workers left and `late` runs; seconds that it had waited when that was decided."""
-    smaller = await until(api, "large", lambda found: found["replicas"].get("Worker") == workers, WITHIN_S)
+    smaller = await target_when(api, "large", lambda found: found["replicas"].get("Worker") == workers, WITHIN_S)
     waited = re.search(r"makes room for default/late, which has waited for (\d+) s", reason_of(smaller))
     assert waited is not None, reason_of(smaller)
-    started = await until(api, "late", lambda found: bool(found["replicas"]), WITHIN_S)
+    started = await target_when(api, "late", lambda found: bool(found["replicas"]), WITHIN_S)
     assert started["replicas"] == {"Worker": 3}
     await bound(api, "late", 3)
     return float(waited[1])
@@ -142,7 +136,7 @@ async def rounds(operator: Operator, count: int) -> None:
 
 
 @pytest.mark.thorough  # the last test waits longer, over a restart
-async def test_who_has_waited_long_enough_gets_what_others_have_above_their_minimum(
+async def test_a_job_that_has_waited_long_gets_the_replicas_of_others_above_their_minimum(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     """From its creation on, whatever changes about it meanwhile."""
@@ -170,7 +164,7 @@ async def test_before_that_nobody_gives(plane: ControlPlane, api: Api, tmp_path:
 
 
 @pytest.mark.thorough  # unit/scheduling has it for each profile
-async def test_what_a_job_has_beyond_its_declared_size_it_gives_at_once(
+async def test_replicas_beyond_the_declared_size_are_given_up_at_once(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     await patience(api, NEVER_S)

@@ -13,11 +13,10 @@ import yaml
 from conformance.manifest import tfjob
 from harness.api import Api, Object, pods, tfjobs
 from harness.background import background
-from harness.kubelet import kubelet
+from harness.kubelet import kubelet, runs_forever
 
+from .fake_nodes import PREFIX, state_of
 from .running import running
-from .test_loop import PREFIX
-from .test_patience import state_of
 from .test_rights import PLUGINS, VOLCANO
 from .workload import replica_of
 
@@ -53,7 +52,7 @@ def katib_holds(condition: str, job: Object) -> bool:
     return asked.groups() in [(each["type"], each["status"]) for each in job.get("status", {}).get("conditions", [])]
 
 
-async def until(api: Api, namespace: str, what: Callable[[Object], bool], within_s: float = WITHIN_S) -> Object:
+async def job_when(api: Api, namespace: str, what: Callable[[Object], bool], within_s: float = WITHIN_S) -> Object:
     """The only job of the namespace once `what` holds for it."""
     return await api.seen(tfjobs(namespace), what, within_s=within_s)
 
@@ -71,7 +70,7 @@ async def rests(api: Api, namespace: str, workers: int) -> None:
         active = found.get("status", {}).get("replicaStatuses", {}).get("Worker", {}).get("active")
         return state.get("phase") == "Stable" and state["replicas"].get("Worker") == active == workers
 
-    await until(api, namespace, reached)
+    await job_when(api, namespace, reached)
 
 
 @pytest.mark.timeout(400)
@@ -107,11 +106,11 @@ async def test_pipelines_wait_for_what_the_manifest_says(
         return succeeded
 
     async def watch() -> None:
-        await until(api, namespace, over, within_s=350)
+        await job_when(api, namespace, over, within_s=350)
 
     async with (
         background(watch()),
-        kubelet(api, namespace, program),
+        kubelet(api, namespace, runs_forever),
         running("ours", kubeconfig, tmp_path, namespace=namespace, arguments=[f"--config-map={namespace}/none"]),
     ):
         name = (await api.create(tfjobs(namespace), manifest))["metadata"]["name"]
@@ -119,7 +118,7 @@ async def test_pipelines_wait_for_what_the_manifest_says(
         for workers in sizes:
             await resize(api, namespace, name, workers)
         trained.set()
-        job = await until(api, namespace, over)
+        job = await job_when(api, namespace, over)
     assert job["status"]["replicaStatuses"] == {"PS": {"succeeded": 1}, "Worker": {"succeeded": declared}}
 
 
@@ -133,16 +132,12 @@ async def test_a_gang_is_as_large_as_its_job(
     groups = f"{GROUPS[scheduler]}/namespaces/{namespace}/podgroups"
     metadata = {"annotations": {PREFIX + key: text for key, text in ELASTIC.items()}}
 
-    async def program(_: Object) -> int | None:
-        await asyncio.Event().wait()
-        return None
-
     async def members() -> int:
         return int((await api.get(f"{groups}/job"))["spec"]["minMember"])
 
     options = {"namespace": namespace, "gang_scheduler": scheduler, "arguments": [f"--config-map={namespace}/none"]}
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(kubelet(api, namespace, program))
+        await stack.enter_async_context(kubelet(api, namespace, runs_forever))
         if scheduler == "volcano":
             await stack.enter_async_context(background(volcano(api, namespace, groups, room=5)))
         await stack.enter_async_context(running("ours", pod_groups, tmp_path, **options))

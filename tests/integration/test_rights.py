@@ -10,9 +10,9 @@ import yaml
 
 from conformance.manifest import container, labels, replica, tfjob
 from harness import audit, operators
-from harness.api import CORE, Api, Object, pods, services, tfjobs
+from harness.api import CORE, Api, pods, services, tfjobs
 from harness.controlplane import ControlPlane
-from harness.kubelet import kubelet
+from harness.kubelet import kubelet, runs_forever
 
 from .running import OPERATOR, running
 
@@ -39,7 +39,7 @@ async def api(own_plane: ControlPlane) -> AsyncIterator[Api]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("own_plane", [{"audit": True}], indirect=True)
-async def test_what_is_granted_is_used_and_nothing_else_is_asked_for(
+async def test_every_granted_right_is_used_and_no_other_is_requested(
     own_plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:
     work = _Work(own_plane, api, tmp_path)
@@ -88,11 +88,10 @@ class _Work:
         folder = self._folder / name
         options = {"namespace": namespace, "identity": identity, "arguments": [*arguments, "--image=example.org/x"]}
 
-        async def program(_: Object) -> int | None:
-            await asyncio.Event().wait()
-            return None
-
-        async with kubelet(self._api, namespace, program), running("ours", self._plane.kubeconfig, folder, **options):
+        async with (
+            kubelet(self._api, namespace, runs_forever),
+            running("ours", self._plane.kubeconfig, folder, **options),
+        ):
             yield namespace
 
     async def plain(self, namespace: str) -> None:

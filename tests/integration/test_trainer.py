@@ -207,13 +207,13 @@ async def test_a_trainjob_is_suspended_patched_and_resumed(world: World) -> None
 
 
 @pytest.mark.parametrize("what", [["-k", "overlays/trainer-runtime"], ["-f", "samples/trainjob.yaml"]])
-async def test_what_is_shipped_is_admitted(world: World, what: list[str]) -> None:
+async def test_the_shipped_manifests_are_admitted(world: World, what: list[str]) -> None:
     option, file = what
     dry = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--warnings-as-errors"]
     await asyncio.to_thread(kubectl, world.plane.kubeconfig, *dry, option, str(ROOT / "manifests" / file))
 
 
-async def test_what_no_tfjob_can_do_fails_the_trainjob_in_words(world: World) -> None:
+async def test_a_trainjob_that_no_tfjob_can_run_fails_with_a_message(world: World) -> None:
     odd = runtime("odd")
     odd["spec"]["template"]["spec"]["failurePolicy"] = {"maxRestarts": 3}
     await world.offer(odd)

@@ -216,7 +216,7 @@ async def disagreeing(api: Api, nodes: Sequence[str]) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("own_plane", [{"scheduler": True, "scheduler_qps": 500.0}], indirect=True)
-async def test_what_pods_take_is_what_kube_scheduler_counts(own_plane: ControlPlane) -> None:
+async def test_the_requests_of_pods_are_those_that_kube_scheduler_counts(own_plane: ControlPlane) -> None:
     async with Api(own_plane.kubeconfig) as api:
         await prepare(api)
         await asyncio.gather(*(make(api, index) for index in range(COUNT)))

@@ -87,7 +87,7 @@ def test_without_extras_a_command_names_the_extra(plain: Path, command: str, ext
 @pytest.mark.parametrize(
     "pair", [DEFAULT[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in DEFAULT[1:])]
 )
-def test_it_can_be_installed_beside_each_tensorflow(wheel: Facts, pair: str) -> None:
+def test_the_wheel_can_be_installed_beside_each_tensorflow(wheel: Facts, pair: str) -> None:
     """As pip resolves it: the wheel, and the TensorFlow of each pair that `make test-versions` tries."""
     python, tensorflow = pair.split("/")
     wanted = f"{wheel['wheel']}\ntensorflow-cpu~={tensorflow}.0\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.hostile_text import MARKUP
 from unit.query import build
 from unit.query.build import Held, World
 
@@ -27,9 +28,7 @@ pytestmark = [
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 JOB = f"#/job/ns/{SHOWN}"
 PATIENCE_MS = 240_000
-HOSTILE = """<img src=x onerror="window.owned=1"><script>window.owned=1</script>"'`javascript:window.owned=1"""
-
-NAME = HOSTILE.replace("/", "")  # which would be another path
+NAME = MARKUP.replace("/", "")  # which would be another path
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +114,20 @@ def test_words_of_tenants_stay_words(browser: Any) -> None:
     """Names and reasons full of markup are shown as they are, and no script runs. The API server admits no such name,
     so the API refuses the page of such a job."""
     raw = trained("hostile", "ns")
-    raw["metadata"]["annotations"][f"{build.PREFIX}max-workers"] = HOSTILE
+    raw["metadata"]["annotations"][f"{build.PREFIX}max-workers"] = MARKUP
     named = {**raw, "metadata": {**raw["metadata"], "name": NAME}}
-    waits = build.waiting("waits", why=HOSTILE), build.waiting(f"{NAME}2", why=HOSTILE)
+    waits = build.waiting("waits", why=MARKUP), build.waiting(f"{NAME}2", why=MARKUP)
     with serving(World(jobs=Held(*map(build.job, (raw, named, *waits))))) as server:
         for where, name in (("#/jobs", "hostile"), ("#/queue", "waits")):
             with opened(browser, server.address + where) as page:
                 page.wait_for_selector(".all .row a")
-                assert HOSTILE[:20] in page.inner_text("main")
+                assert MARKUP[:20] in page.inner_text("main")
                 for each, there in ((NAME, ".status.wrong"), (name, ".figures")):
                     link = page.locator(".all .row a", has_text=each).last
                     link.click()
                     page.wait_for_selector(there)
                     assert each[:20] in page.inner_text("h1")
-                    assert HOSTILE[:20] in page.inner_text("main")
+                    assert MARKUP[:20] in page.inner_text("main")
                     assert page.evaluate("window.owned") is None
                     assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
                     page.go_back()
@@ -139,7 +138,7 @@ def test_words_of_tenants_stay_words(browser: Any) -> None:
     ("status", "state", "words"),
     [(404, "missing", "Not found"), (403, "refused", "Not allowed"), (400, "wrong", "Invalid request")],
 )
-def test_what_is_refused_is_told_by_its_kind(browser: Any, status: int, state: str, words: str) -> None:
+def test_the_page_shows_each_kind_of_refusal(browser: Any, status: int, state: str, words: str) -> None:
     with serving(demo(3)) as server, opened(browser, "about:blank") as page:
         body = '{"error": {"message": "why it is so"}}'
         if status != 404:  # which this server says by itself

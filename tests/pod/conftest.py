@@ -1,5 +1,6 @@
-"""Pods that are gone when a test ends."""
+"""Pods that are gone when a test ends, and this process as it was."""
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def make_pod(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     yield make
     for pod in pods:
         pod.stop()
+
+
+@pytest.fixture
+def sigterm_handler() -> Iterator[None]:
+    """Puts this process's SIGTERM handler back: `resume()` replaces the one that a program has."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)

@@ -4,10 +4,9 @@ import errno
 import importlib
 import json
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,7 @@ from .pods import until
 from .test_elastic import checkpoints_of, names, settled, tensorflow, train
 from .test_elastic import elastic as make
 
-pytestmark = pytest.mark.xdist_group("tensorflow-1")
-
-
-@pytest.fixture(autouse=True)
-def handler() -> Iterator[None]:
-    """resume() takes SIGTERM over, in a program that has one."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+pytestmark = [pytest.mark.xdist_group("tensorflow-1"), pytest.mark.usefixtures("sigterm_handler")]
 
 
 def steps(job: ElasticCheckpoint, *which: int) -> None:

@@ -24,15 +24,10 @@ from elastic_tfjob.runtime.protocol import brief
 
 from .pods import Pod, until
 
-pytestmark = pytest.mark.xdist_group("tensorflow-1")  # two at once are enough for two cores
-
-
-@pytest.fixture(autouse=True)
-def handler() -> object:
-    """resume() takes SIGTERM over, in a program that has one."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+pytestmark = [
+    pytest.mark.xdist_group("tensorflow-1"),  # two at once are enough for two cores
+    pytest.mark.usefixtures("sigterm_handler"),
+]
 
 
 def tensorflow() -> Any:

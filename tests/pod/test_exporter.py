@@ -31,6 +31,7 @@ from elastic_tfjob.exporter.status import status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.progress import Progress
 from harness.controlplane import free_port
+from harness.hostile_text import HUGE_NEGATIVE_NUMBERS, HUGE_NUMBERS, NO_JSON_OBJECT, NO_UTF8, named
 
 from .pods import HIDDEN, TWICE, ended_early, until
 
@@ -285,9 +286,9 @@ def test_progress_shows(get: Get, tmp_path: Path) -> None:
     [
         *((str(loss), loss) for loss in (0.5, -2.0, 3, 2.0**63, -(2.0**64), 1e300, sys.float_info.max)),
         ("1" + "0" * 300, 1e300),  # which JSON has as an integer
-        *((text, None) for text in ("1" + "0" * 400, "NaN", "Infinity", "-Infinity", "true", '"0.5"', "[0.5]", "null")),
+        *((text, None) for text in (*HUGE_NUMBERS, *HUGE_NEGATIVE_NUMBERS, "true", '"0.5"', "[0.5]", "null")),
     ],
-    ids=lambda content: repr(content)[:12],
+    ids=named,
 )
 def test_any_float_is_reported_as_loss(tmp_path: Path, text: str, loss: float | None) -> None:
     (tmp_path / protocol.PROGRESS).write_text(f'{{"step": 7, "loss": {text}}}')
@@ -360,14 +361,17 @@ def test_a_generation_without_a_step_has_no_first_step(get: Get, tmp_path: Path)
     assert report.step == 3
 
 
+def test_files_without_a_json_object_are_ignored(get: Get, tmp_path: Path) -> None:
+    for text in (*NO_JSON_OBJECT, *NO_UTF8, '{"step": 1'):
+        for name in (protocol.LAUNCHER, protocol.PROGRESS):
+            (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        assert Report.parse(get("/status")).step is None
+    get("/metrics")
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b'{"step": 1',
-        b"[]",
-        b"\xff\xfe",
-        b"[" * 100_000,
         json.dumps(dict.fromkeys(["step", "generation", "checkpoint", "cgroup", "prepared", "switch", "modes"], "x")),
         json.dumps({"step": float("nan"), "step_seconds": {"bounds": [1], "counts": ["x"], "sum": 1}, "loss": 1e999}),
         json.dumps({"step_seconds": {"bounds": [1], "counts": [1, "x"], "sum": 1}, "checkpoint": {"at": [1]}}),
@@ -375,7 +379,7 @@ def test_a_generation_without_a_step_has_no_first_step(get: Get, tmp_path: Path)
         json.dumps({"step": 1e308, "generation": -(2**70), "loss": True, "modes": [[1], {}], "hook": []}),
         b'{"step": 1, "x": [' + b"[]," * (1 << 20) + b"[]]}",  # too large for what launcher and program write
     ],
-    ids=lambda content: repr(content[:20]),  # pytest hands the id to every process that is started
+    ids=named,
 )
 def test_files_with_invalid_content_are_ignored(get: Get, tmp_path: Path, content: bytes | str) -> None:
     for name in (protocol.LAUNCHER, protocol.PROGRESS):

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from elastic_tfjob.controller.job.decision import Decision, Observed, ReconcileSettings
+from elastic_tfjob.controller.job.decision import Decision, Event, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import PodGroup, Service
@@ -12,6 +12,16 @@ from elastic_tfjob.controller.model.status import format_time
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UID = "job-uid"
+
+
+class Recorder:
+    """An EventRecorder that keeps the events instead of writing them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, _: object, event: Event) -> None:
+        self.events.append(event)
 
 
 def template(**pod_spec: Any) -> dict[str, Any]:
@@ -52,6 +62,32 @@ def job(
             "status": status or {},
         }
     )
+
+
+def raw_node(
+    name: str,
+    cpu: str = "4",
+    memory: str = "8Gi",
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A node that is Ready and takes 110 pods, as the API server sends it; `spec`: fields of its spec."""
+    return {
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "resourceVersion": "1",
+            "labels": labels or {},
+            "annotations": annotations or {},
+        },
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
 
 
 def pod(replica_type: str, index: int, phase: str = "Running", *, exit_code: int | None = None, **state: Any) -> Pod:

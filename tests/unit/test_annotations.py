@@ -7,6 +7,7 @@ import pytest
 from elastic_tfjob.api.annotations import Elasticity, duration
 from elastic_tfjob.api.reading import MAX_PROBLEM_LENGTH, MAX_PROBLEMS
 from elastic_tfjob.api.tfjob import TFJobSpec
+from harness.hostile_text import NO_DURATIONS, named
 from unit.build import decide, job
 
 
@@ -15,7 +16,7 @@ def read(annotations: dict[str, str], workers: int = 2, ps: int = 1) -> Elastici
     return Elasticity.parse({f"elastic.kubeflow.org/{name}": text for name, text in annotations.items()}, spec)
 
 
-def test_all_of_them() -> None:
+def test_every_annotation_is_read_in_its_type() -> None:
     """Each value in its type; annotations of others and of the operator are no concern."""
     found = read(
         {
@@ -158,8 +159,8 @@ def test_many_wrong_annotations_are_told_in_few_words() -> None:
     assert found.problems[-1] == "and 4990 more problems"
 
 
-@pytest.mark.parametrize("text", ["", "5", "1h 2m", "-1m", "1.5h", "2m1h", "36500d1s", "999999999999d"])
-def test_not_durations(text: str) -> None:
+@pytest.mark.parametrize("text", NO_DURATIONS, ids=named)
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
     """Units are required, in order, and whole."""
     with pytest.raises(ValueError):
         duration(text)

@@ -76,7 +76,7 @@ def test_rights_that_nobody_used_are_found() -> None:
     assert audit.unused(granted, audit.requests(log).asked, {"list services": "why"}) == []
 
 
-def test_what_was_refused_is_told_with_an_example() -> None:
+def test_refused_requests_are_reported_with_an_example() -> None:
     log = [line("list", "pods", second=1), line("patch", "pods/resize", second=2, decision="forbid")]
     found = audit.requests(log)
     assert {str(right): example for right, example in found.refused.items()} == {"patch pods/resize": "/pods/resize"}
@@ -84,7 +84,7 @@ def test_what_was_refused_is_told_with_an_example() -> None:
     assert list(map(str, audit.requests(log, since=since).asked)) == ["patch pods/resize"]
 
 
-def test_what_an_operator_does_once_in_a_clusters_life_is_not_asked_for_again() -> None:
+def test_a_right_used_once_in_a_clusters_life_does_not_count_as_unused() -> None:
     """The lease is made before the scenarios on the kind cluster begin, and stays."""
     once = {audit.Right("leases", "coordination.k8s.io", "create")}
     assert audit.unused(once, set(), audit.RARE, audit.NOT_IN_E2E) == []
@@ -155,7 +155,7 @@ def test_a_write_beside_the_leader_is_found() -> None:
     assert audit.beside_the_leader(log, account="somebody") == []
 
 
-def test_what_came_in_before_the_lease_changed_hands_may_end_after_it() -> None:
+def test_a_request_from_before_a_change_of_leaders_may_end_after_it() -> None:
     log = [
         lease("a", 0),
         lease("b", 3, took_s=0.5),
@@ -185,7 +185,7 @@ def test_lines_need_not_be_in_order() -> None:
         lease("b", 2, requestURI="/leases?dryRun=All"),
     ],
 )
-def test_who_does_not_lead_may_look_tell_and_fail(other: str) -> None:
+def test_a_standby_may_read_write_events_and_fail(other: str) -> None:
     """And none of it makes a leader."""
     assert audit.beside_the_leader([lease("a", 0), other, by("a", 3, "patch")]) == []
 

@@ -281,12 +281,16 @@ def robbed() -> tuple[dict[float, Snapshot], dict[float, Snapshot]]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_both_see_the_same(worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float) -> None:
+def test_simulation_and_operator_fill_the_same_snapshot(
+    worlds: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float
+) -> None:
     assert differences(*(snapshots[moment] for snapshots in worlds)) == []
 
 
 @pytest.mark.parametrize("moment", ROBBED.moments)
-def test_both_lose_and_get_nodes(robbed: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float) -> None:
+def test_simulation_and_operator_lose_and_get_the_same_nodes(
+    robbed: tuple[dict[float, Snapshot], dict[float, Snapshot]], moment: float
+) -> None:
     assert differences(*(snapshots[moment] for snapshots in robbed)) == []
 
 

@@ -151,7 +151,7 @@ async def test_a_write_is_seen_at_once_and_its_echo_is_no_news() -> None:
     assert changed == []
 
 
-async def test_what_was_read_is_news() -> None:
+async def test_an_object_that_was_read_counts_as_news() -> None:
     """An object found where a creation was refused may have moved on: its job is called, and its echo is no news."""
     changed: list[Key] = []
     informer: Informer[Pod] = Informer(Script([]), "/api/v1/pods", Pod.parse, changed.append)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ def known(path: Path, source: str, kind: Kind, name: str) -> Any:
         return record.get(kind, name)
 
 
-def test_what_was_done_is_known_again_unless_the_source_has_changed(tmp_path: Path) -> None:
+def test_recorded_results_count_unless_the_source_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.jsonl"
     with Record(path, resume=False, source="a") as first:
         first.add("schedule", "grow/lost/1", [[], 0.1])

@@ -80,7 +80,7 @@ async def test_lines_are_read_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == [b"one", b"two", b"x" * 10, b"three", b"x" * 10, b"end"]
 
 
-async def test_what_is_passed_on_is_bounded_and_not_unpacked() -> None:
+async def test_a_forwarded_answer_is_bounded_and_not_unpacked() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         assert request.headers["Accept-Encoding"] == "identity"
         encoding = {"Content-Encoding": "deflate"} if request.path == "/packed" else None
@@ -255,7 +255,7 @@ async def test_errors_are_what_the_server_says() -> None:
             await api.get("/")
 
 
-async def test_of_a_refusal_no_more_is_read_than_it_takes_to_tell_it() -> None:
+async def test_only_the_beginning_of_a_long_refusal_is_read() -> None:
     """The API server names each of thousands of wrong entries of a template: ten times the size of what was sent."""
     sent = 0
 

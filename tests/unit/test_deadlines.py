@@ -106,7 +106,7 @@ def test_a_late_job_that_could_be_in_time_is_at_risk_once_and_then_missed_once()
     assert seen.columns == ("missed", "-50s")
 
 
-def test_nobody_is_told_twice_by_another_operator() -> None:
+def test_a_new_operator_repeats_no_event() -> None:
     """All that a new operator has is the annotation."""
     seen = Seen()
     seen.follow(running(150.0), (0, 10))
@@ -115,7 +115,7 @@ def test_nobody_is_told_twice_by_another_operator() -> None:
     assert (seen.sent, again.sent) == (["DeadlineAtRisk"], ["DeadlineMissed"])
 
 
-def test_what_no_allowed_size_meets_is_unattainable_with_the_least_that_would() -> None:
+def test_an_unattainable_deadline_names_the_size_that_would_meet_it() -> None:
     """590 steps in 90 s: 4 workers, all that is allowed, make 360; seven would do."""
     seen = Seen()
     seen.follow(running(600.0), (0, 10))
@@ -141,7 +141,7 @@ def test_within_a_step_nobody_is_late() -> None:
 
 
 @pytest.mark.parametrize("more", [{"taints": (Taint("t"),)}, {"loan": "busy"}, {"loan": "offered"}])
-def test_what_no_replica_of_the_job_may_use_is_no_part_of_the_cluster(more: dict[str, Any]) -> None:
+def test_nodes_that_a_job_may_not_use_do_not_count_for_its_deadline(more: dict[str, Any]) -> None:
     """A control plane, and another pool's node, but for a loanable job on one that is offered."""
     late = core_job(
         "j", workers(1, 1, 4), at=START, steps=150.0, on={"Worker": ("n0",)}, steps_per_s=1.0, speed=rates(1.0, 2.0),
@@ -235,7 +235,7 @@ def test_another_deadline_is_another_promise() -> None:
     assert (judged.verdict, judged.annotations) == (None, {})
 
 
-def test_what_a_job_does_not_say_is_told_once() -> None:
+def test_missing_inputs_of_a_forecast_are_reported_once() -> None:
     seen = Seen()
     found = running(1.0)
     silent = replace(found, spec=replace(found.spec, total_steps=None, stoppable=False, resizable=False, reports=False))
@@ -285,30 +285,13 @@ def test_annotations_without_room_stay_as_they_are() -> None:
     assert (judged.verdict, judged.annotations, judged.events) == ("missed", {}, ())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        "nonsense",
-        '{"uid":5}',
-        json.dumps({"uid": UID, "judged": {"verdict": ["met"], "sent": [[], {}]}}),
-        json.dumps({"uid": UID, "judged": "met"}),
-        "9" * 9000,
-    ],
-)
-def test_nonsense_in_the_annotation_is_as_none(text: str) -> None:
-    assert NoticesSent.of({NOTICES_ANNOTATION: text}, UID) == NoticesSent()
-
-
 def test_a_copy_from_another_job_is_as_none() -> None:
     seen = Seen()
     seen.follow(running(80.0), (0, 10))
     assert NoticesSent.of(seen.job.annotations, "another-uid") == NoticesSent()
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_written_notices_are_read_back() -> None:
     now = format_time(NOW)
     written = NoticesSent(DeadlineStatus(now, "at-risk", now, now, None, -3.5, "w", ("work",)), frozenset({"loss-nan"}))
     found = {k: v for k, v in written.to_annotations(UID).items() if v is not None}
@@ -316,11 +299,11 @@ def test_what_is_written_is_read_back() -> None:
     assert (found[VERDICT_ANNOTATION], found[SLACK_ANNOTATION]) == ("at-risk", "-4s")
 
 
-def test_where_there_is_nothing_to_say_nothing_is_kept() -> None:
+def test_no_annotation_is_kept_without_notices() -> None:
     assert set(NoticesSent().to_annotations(UID).values()) == {None}
 
 
-def test_what_is_wrong_with_a_verdict_costs_no_topic_and_the_other_way_round() -> None:
+def test_an_invalid_verdict_leaves_the_topics_and_the_other_way_round() -> None:
     judged = {"deadline": format_time(NOW), "verdict": "met"}
     told = json.dumps({"uid": UID, "judged": {**judged, "verdict": "of-tomorrow"}, "sent": ["loss-nan", "of-tomorrow"]})
     assert NoticesSent.of({NOTICES_ANNOTATION: told}, UID) == NoticesSent(sent=frozenset({"loss-nan"}))
@@ -337,7 +320,7 @@ def test_a_verdict_leaves_what_else_was_told() -> None:
     assert found.judged is not None
 
 
-def test_a_job_that_cannot_be_judged_keeps_nobody() -> None:
+def test_a_job_that_cannot_be_judged_does_not_stop_the_others() -> None:
     broken = replace(tfjob(), raw_spec=b"nonsense")
     failed: dict[str, Exception] = {}
     jobs = {"bad": (broken, START + 100.0, None), "j": (tfjob(), START + 100.0, None)}

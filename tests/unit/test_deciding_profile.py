@@ -151,7 +151,7 @@ def identified(name: str) -> dict[str, str]:
         (Server(["operator"], owners=[]), "Pod", "operator-5d4f8-x"),
     ],
 )
-async def test_its_deployment_is_found_or_else_its_pod(
+async def test_the_operators_own_object_is_its_deployment_or_else_its_pod(
     server: Server, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "_IMAGE_S", 0.001)

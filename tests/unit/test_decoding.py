@@ -28,7 +28,7 @@ def tfjob(name: str, version: int, fields: bytes = b"{}") -> bytes:
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 1025, 9000])
-def test_what_is_deeper_is_empty_and_the_rest_is_read(levels: int) -> None:
+def test_values_that_are_too_deep_are_emptied_and_the_rest_is_read(levels: int) -> None:
     text = f'{{"items": [{deep(levels)}, {{"name": "[{{\\"", "odd": [1, [2]]}}], "kind": "L"}}'
     found = decode(text.encode())
     assert found["items"][1] == {"name": '[{"', "odd": [1, [2]]}
@@ -46,7 +46,7 @@ def test_lists_in_lists_and_what_is_left_open() -> None:
         decode(b"]" * 2000)
 
 
-def test_what_is_no_json_is_looked_through_once() -> None:
+def test_invalid_json_is_scanned_once() -> None:
     """It took hours where each quotation mark was tried as the beginning of a string that has no end."""
     for odd in (b'"' * 1_000_001, b'"\\' * 500_000, b"[" * 2000 + b'"\\"' * 500_000):
         with pytest.raises(orjson.JSONDecodeError):
@@ -57,7 +57,7 @@ NO_TEXT = b'{"f:\xff\xc3":{}}'
 """No UTF-8: the API server keeps that, too (tests/integration/test_faults.py)."""
 
 
-def test_what_is_no_text_is_replaced_and_the_rest_is_read() -> None:
+def test_invalid_utf8_is_replaced_and_the_rest_is_read() -> None:
     found = decode(b'{"odd": %s, "text": "\\n\xc3\xa9", "deep": %s}' % (NO_TEXT, deep(2000).encode()))
     assert (found["odd"], found["text"]) == ({"f:\ufffd\ufffd": {}}, "\n\u00e9")
     assert orjson.loads(orjson.dumps(found)) == found
@@ -65,7 +65,7 @@ def test_what_is_no_text_is_replaced_and_the_rest_is_read() -> None:
 
 @pytest.mark.parametrize("fields", [deep(1025).encode(), deep(9000).encode(), NO_TEXT])
 @pytest.mark.parametrize("when", ["list", "watch"])
-async def test_one_object_keeps_no_others_from_an_informer(when: str, fields: bytes) -> None:
+async def test_an_unreadable_object_does_not_hide_others_from_an_informer(when: str, fields: bytes) -> None:
     evil = tfjob("evil", 20, fields)
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -105,7 +105,7 @@ def test_an_engine_that_refuses_privileged_containers_is_told(docker: Docker) ->
         ({"cg/cgroup.controllers": "cpu io\n"}, "control groups: no memory, pids below"),
     ],
 )
-def test_what_a_machine_lacks_is_told(tmp_path: Path, files: dict[str, str], says: str) -> None:
+def test_missing_parts_of_a_machine_are_reported(tmp_path: Path, files: dict[str, str], says: str) -> None:
     usual = {
         "proc/meminfo": "MemAvailable: 99999999 kB\n",
         "cg/cgroup.controllers": "cpuset cpu io memory pids\n",

@@ -81,7 +81,7 @@ def live(deadline: str) -> Iterator[tuple[Cluster, Plan]]:
 
 
 @pytest.mark.parametrize(("deadline", "verdicts"), [("30m", {"on-time"}), ("3m", {"at-risk", "unattainable"})])
-def test_all_that_people_see_agrees(deadline: str, verdicts: set[str]) -> None:
+def test_annotation_state_and_query_api_show_the_same_eta(deadline: str, verdicts: set[str]) -> None:
     refreshed = 0
     for cluster, plan in live(deadline):
         now_s = cluster.now.timestamp()
@@ -120,7 +120,7 @@ def test_all_that_people_see_agrees(deadline: str, verdicts: set[str]) -> None:
     assert refreshed >= 2
 
 
-def test_of_a_job_that_no_plan_knows_it_is_what_the_job_says() -> None:
+def test_the_eta_of_a_job_without_a_plan_comes_from_its_own_report() -> None:
     cluster = Cluster(annotations={**ELASTIC, f"{PREFIX}total-steps": "700"})
     cluster.run(130)
     state = cluster.state
@@ -145,7 +145,7 @@ def test_an_end_that_changes_every_second_is_written_as_seldom_as_others() -> No
     assert 0 < writes[True] <= writes[False]
 
 
-async def test_what_the_last_plan_expects_is_told_for_a_while_and_of_jobs_that_hold_something() -> None:
+async def test_the_last_plans_forecast_counts_for_a_while_and_for_jobs_with_resources() -> None:
     notices = JobEvents(MagicMock(), MagicMock(), MagicMock(), {})
     assert notices.forecast(("ns", "j")) is None
     runs = core.job("ns/j", core.workers(1), on={"Worker": ("n0",)}, steps=100.0, steps_per_s=2.0)

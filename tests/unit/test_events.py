@@ -15,6 +15,7 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import Unavailable
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.model.job import TFJob
+from harness.hostile_text import LONE_SURROGATE, MARKUP, NUMBERS, TEXTS, named
 
 
 class Server:
@@ -67,7 +68,11 @@ def event(message: Any, reason: Any = "Reason", kind: Any = "Normal") -> Event:
     return Event(kind, reason, message)
 
 
-@pytest.mark.parametrize("odd", [5, None, {"a": 1}, ["x"] * 9999, b"bytes", "\ud800 alone", "x" * 10**6])
+@pytest.mark.parametrize(
+    "odd",
+    [5, None, {"a": 1}, ["x"] * 9999, b"bytes", f"{LONE_SURROGATE} alone", "x" * 10**6, *TEXTS, MARKUP, *NUMBERS],
+    ids=named,
+)
 async def test_any_words_are_written_and_bounded(recorder: tuple[Server, EventRecorder], odd: Any) -> None:
     server, made = recorder
     made.record(job("ns"), event(odd, odd, odd))
@@ -102,7 +107,7 @@ async def test_an_event_whose_writing_is_cancelled_costs_only_itself(recorder: t
     assert server.said == {"ns": 1}
 
 
-async def test_no_writer_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writers_that_end_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends all the same ends all, which are then begun anew: else the others would write on without it."""
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
     server = Server()
@@ -174,7 +179,7 @@ async def test_a_slow_webhook_of_one_namespace_leaves_writers_for_others(
     assert 0 < server.held <= 4
 
 
-async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
+async def test_the_queue_and_the_memory_of_events_are_bounded() -> None:
     """Messages are cut before they are kept, jobs are not kept at all, and a namespace has half of the room at most."""
     made = EventRecorder(cast("ApiClient", Server()), lambda: False)
     tracemalloc.start()
@@ -205,7 +210,7 @@ async def test_one_namespace_does_not_fill_the_queue(monkeypatch: pytest.MonkeyP
     assert 50 < server.said["many"] < 100  # of 768 bytes and a few each, in 50 KiB
 
 
-async def test_whoever_says_much_forgets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_with_many_events_evicts_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_REMEMBERED", 100)
     server = Server()
     made = EventRecorder(cast("ApiClient", server), lambda: False)

@@ -37,7 +37,7 @@ def test_without_extras_nothing_is_installed_beside_it() -> None:
     assert PROJECT["dependencies"] == []
 
 
-def test_no_requirement_is_there_where_only_the_hook_works() -> None:
+def test_old_pythons_get_no_requirements() -> None:
     """An image with Python 3.9 gets nothing that could move its TensorFlow's own requirements."""
     all_of_them = [*itertools.chain(*PROJECT["optional-dependencies"].values())]
     newest = ".".join(map(str, entry.COMMANDS_NEED))
@@ -172,7 +172,7 @@ def test_the_list_of_commands_says_what_each_of_them_says() -> None:
         assert len(lazy.help) > 5, name
 
 
-def test_what_help_lists_is_what_the_rows_have() -> None:
+def test_the_sort_options_of_help_are_those_of_the_rows() -> None:
     assert list(SORTED_BY) == list(JOB_SORTS)
 
 

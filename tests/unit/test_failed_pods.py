@@ -81,7 +81,7 @@ def since(type_: str, ago: timedelta) -> dict[str, Any]:
         ({"conditions": [condition("Succeeded"), condition("Failed")]}, True),
     ],
 )
-def test_of_which_jobs_pods_are_named(status: dict[str, Any], named: bool) -> None:
+def test_failed_pods_are_named_by_the_state_of_their_job(status: dict[str, Any], named: bool) -> None:
     expected = [("ns", "j", "j-worker-0", "Error", "1")] if named else []
     assert named_failures(of(job(status=status), failed()), NOW) == (expected, 0)
 
@@ -109,7 +109,7 @@ def test_a_namespace_has_so_many_series_and_no_more() -> None:
     assert sum(labels[0] == "few" for labels in named) == 3
 
 
-def test_all_namespaces_together_have_so_many_and_each_has_its_turn() -> None:
+def test_the_number_of_named_pods_is_limited_and_shared_by_namespaces() -> None:
     crowd = [pair for n in range(15) for pair in tenant(f"ns-{n:02}", NAMESPACE_LIMIT)]
     named, left_out = named_failures(crowd + tenant("zz-last", 1), NOW)
     assert len(named) == TOTAL_LIMIT

@@ -36,7 +36,7 @@ from elastic_tfjob.speed.history import History, Lesson
 from .build import NOW, job
 from .scheduling.build import servers, workers
 from .test_both_worlds import calm
-from .test_loans import POOLS, raw_node
+from .test_loans import POOLS, raw_pool_node
 from .test_snapshot import PODS, elastic_job, node, state, target
 
 pytestmark = pytest.mark.xdist_group("worlds")  # two long stories, each played once
@@ -144,7 +144,7 @@ def stories() -> Iterator[core.Snapshot]:
 
 def loaned() -> tuple[dict[str, LiveNode], Lending]:
     """A node that a pool has lent and one that it can spare."""
-    nodes = [LiveNode.parse(raw_node("p1", "loaned")), LiveNode.parse(raw_node("p2"))]
+    nodes = [LiveNode.parse(raw_pool_node("p1", "loaned")), LiveNode.parse(raw_pool_node("p2"))]
     known = {each.name: each for each in nodes}
     return known, lending(
         Pools(known, {"serve": POOLS["serve"].model_copy(update={"accelerator_speed": 0.5})}), NOW.timestamp()
@@ -198,5 +198,5 @@ def test_the_simulation_fills_it(seen_simulated: set[str], field: str) -> None:
     assert field in seen_simulated
 
 
-def test_what_is_always_so_in_a_simulation_is_the_default(seen_simulated: set[str]) -> None:
+def test_constant_fields_of_a_simulation_are_the_defaults(seen_simulated: set[str]) -> None:
     assert not seen_simulated & AS_BY_DEFAULT

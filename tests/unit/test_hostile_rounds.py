@@ -27,25 +27,13 @@ from elastic_tfjob.scheduling.steps.open_jobs import Terms
 from elastic_tfjob.scheduling.steps.sizes import EACH_OF, Increments, OnFull, OpenIncrements, fill
 from elastic_tfjob.speed.model import speedup
 
-from .build import pod
+from .build import pod, raw_node
 from .scheduling.build import job as core_job
 from .scheduling.build import node as core_node
 from .scheduling.build import servers, snapshot, workers
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-NODES = {
-    name: KubeNode.parse(
-        {
-            "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
-            "spec": {},
-            "status": {
-                "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        }
-    )
-    for name in ("n0", "n1", "n2")
-}
+NODES = {name: KubeNode.parse(raw_node(name, cpu="8", memory="32Gi")) for name in ("n0", "n1", "n2")}
 
 
 def built(profile: str) -> Profile:
@@ -163,7 +151,7 @@ def test_a_large_job_gives_what_it_can_spare_in_some_steps(monkeypatch: pytest.M
     assert acted.count("donor") <= 500
 
 
-def test_what_no_node_ever_holds_is_taken_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_is_preempted_for_a_replica_that_fits_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     acted: list[str] = []
     monkeypatch.setattr(Round, "act", lambda _, on: acted.append(on.key))
     donor = core_job("donor", workers(1, 1, 9, gpus=0, cpus=1), on={"Worker": ("n",) * 9}, steps=1e6)
@@ -239,7 +227,7 @@ def test_a_pod_that_no_node_holds_takes_nothing_from_those_that_run(profile: str
     assert all(beside[key] >= min(without[key], 4) for key in found)
 
 
-def test_what_a_pod_can_never_have_does_not_count() -> None:
+def test_a_resize_that_exceeds_the_node_does_not_count() -> None:
     """It ran with little, and was told to grow (`pods/resize`) beyond its node."""
     metadata = {"namespace": "evil", "name": "p", "uid": "p", "resourceVersion": "9"}
     asks = {name: {"name": name, "resources": {"requests": {"cpu": "1000"}}} for name in ("a", "b", "side")}
@@ -257,7 +245,7 @@ def test_what_a_pod_can_never_have_does_not_count() -> None:
         assert ForeignPod.parse(raw).requests.cpu_millicores == millicores
 
 
-def test_what_is_left_of_a_node() -> None:
+def test_free_capacity_of_a_node_is_at_least_what_our_pods_request() -> None:
     """All that others do not take; and no less than what its jobs' pods request there."""
     found = running("a", "n0")
     for cpu, left in (("1", 3000), ("4", 0), ("1000", 0)):

@@ -56,7 +56,7 @@ def made(decision: Decision) -> list[list[str]]:
     return [[each["name"] for each in body["spec"].get("initContainers", ())] for body in bodies]
 
 
-def test_it_is_stored_before_pods_are_made_by_it() -> None:
+def test_an_injection_is_stored_before_pods_are_made_with_it() -> None:
     """So that another operator goes on with the same."""
     decision, state = look(stable(), injection=REFUSED)
     assert not made(decision)
@@ -132,7 +132,7 @@ def test_a_suspended_job_tries_again() -> None:
         "none",
     ],
 )
-def test_nonsense_in_the_state_is_passed_over(injection: object) -> None:
+def test_an_invalid_injection_in_the_state_is_ignored(injection: object) -> None:
     """Anybody may have written it."""
     text = orjson.dumps({**orjson.loads(stable()[STATE_ANNOTATION]), "injection": injection}).decode()
     state = StoredState.parse(text)
@@ -153,12 +153,12 @@ def test_nonsense_in_the_state_is_passed_over(injection: object) -> None:
         "must specify requests.nvidia.com/gpu for: tensorflow",
     ],
 )
-def test_what_no_resources_mend(refusal: str) -> None:
+def test_a_refusal_that_no_resources_satisfy_gives_no_proposal(refusal: str) -> None:
     """Or none that a launcher is worth."""
     assert fitted(DEFAULT_RESOURCES, refusal) is None
 
 
-def test_what_is_proposed_is_consistent() -> None:
+def test_proposed_requests_are_within_proposed_limits() -> None:
     """No request above its limit, whatever is asked at once."""
     asks = (
         "[minimum memory usage per Container is 200Mi, but request is 32Mi, maximum cpu usage per Container is 300m. "
@@ -183,7 +183,7 @@ def test_room_that_other_pods_would_give_up() -> None:
     assert not room_if_left("denied", {("requests", "memory"): 64 * mebibyte})
 
 
-def test_what_it_asks_for_can_be_configured() -> None:
+def test_resources_of_injected_containers_can_be_configured() -> None:
     """Wrong amounts are refused in words."""
     text = "injected: {requests: {cpu: 10m, memory: 40Mi}, limits: {memory: 80Mi}}"
     assert parse_configuration(text).injected.resources == {

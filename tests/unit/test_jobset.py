@@ -101,7 +101,7 @@ def test_a_jobset_becomes_a_tfjob() -> None:
     TFJobSpec.parse(found["spec"])
 
 
-def test_what_a_replicated_job_says_itself_it_keeps() -> None:
+def test_a_replicated_job_keeps_its_own_settings() -> None:
     own = {"name": "node", "image": "server", "env": [], "volumeMounts": [{"name": "scratch", "mountPath": "/s"}]}
     ps = replicated("ps", 1, own)
     ps["template"]["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
@@ -149,7 +149,9 @@ def test_suspension_and_the_number_of_restarts_are_passed_on() -> None:
         (({"name": "node"},), {}, "its spec is invalid: KeyError"),
     ],
 )
-def test_what_no_tfjob_can_do_is_refused(jobs: tuple[dict[str, Any], ...], spec: dict[str, Any], says: str) -> None:
+def test_a_jobset_that_no_tfjob_can_run_is_refused(
+    jobs: tuple[dict[str, Any], ...], spec: dict[str, Any], says: str
+) -> None:
     with pytest.raises(Unsupported) as refused:
         tfjob_of(jobset(*jobs, **spec))
     assert says in str(refused.value)
@@ -319,7 +321,7 @@ async def test_a_jobset_is_suspended_changed_and_resumed() -> None:
     assert await server.step() == []
 
 
-async def test_what_cannot_be_run_has_failed_and_says_why() -> None:
+async def test_a_jobset_that_cannot_run_fails_with_the_cause() -> None:
     server = Server(raw_jobset(coordinator={"replicatedJob": "node"}))
     assert await server.step() == ["status"]
     assert server.jobset["status"]["terminalState"] == "Failed"
@@ -339,7 +341,7 @@ async def test_a_template_that_is_too_large_is_not_copied(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("condition", ["Running", "Restarting"])
-async def test_what_runs_is_not_failed_by_a_version_that_refuses_more(condition: str) -> None:
+async def test_a_running_jobset_is_not_failed_by_a_stricter_version(condition: str) -> None:
     """It is told, and followed again when it is mended, as far as that goes while it runs."""
     server = Server(copy.deepcopy(raw_jobset()))
     await server.step()
@@ -362,7 +364,7 @@ async def test_what_runs_is_not_failed_by_a_version_that_refuses_more(condition:
     assert worker["template"]["spec"]["containers"][0]["args"] == ["mended"]
 
 
-async def test_what_does_not_run_yet_fails_where_it_is_too_large() -> None:
+async def test_a_suspended_jobset_that_is_too_large_fails() -> None:
     server = Server(copy.deepcopy(raw_jobset(suspend=True)))
     await server.step()
     container = server.jobset["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["spec"]["containers"][0]
@@ -395,7 +397,7 @@ async def test_a_new_leader_with_a_silent_watch_runs_nothing_again() -> None:
 
 
 @pytest.mark.parametrize("now", ["gone", "deleting", "others", "another"])
-async def test_no_tfjob_is_made_for_a_jobset_that_is_another_one_by_now(now: str) -> None:
+async def test_no_tfjob_is_made_for_a_jobset_that_was_replaced_or_is_going(now: str) -> None:
     server = Server(raw_jobset())
     if now == "gone":
         server.gone = True
@@ -447,7 +449,7 @@ async def test_a_status_is_not_written_over_a_newer_one() -> None:
     assert server.jobsets._doubted == set()
 
 
-async def test_what_the_server_refuses_is_told_and_tried_again() -> None:
+async def test_a_refused_tfjob_is_reported_and_tried_again() -> None:
     server = Server(raw_jobset())
     server.refuses = True
     assert await server.step() == []

@@ -78,7 +78,7 @@ def test_a_suspended_job_is_active_until_its_pods_have_ended(queue: str, active:
     assert (after.status or decision.status)["replicaStatuses"] == {"Worker": {}}
 
 
-def test_what_is_added_to_a_pod_has_no_request() -> None:
+def test_injected_containers_have_no_request_under_kueue() -> None:
     trains = {"name": "tensorflow", "command": ["train"], "resources": {"requests": {"cpu": "1"}}}
     template: dict[str, Any] = {"containers": [trains]}
     asked = {}

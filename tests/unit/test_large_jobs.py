@@ -81,7 +81,7 @@ def test_a_pass_creates_some_and_looks_again(names: list[str]) -> None:
     assert not there & {action.name for action in later.actions if isinstance(action, Create)}
 
 
-def test_all_are_created_in_the_end() -> None:
+def test_all_pods_of_a_large_job_are_created_over_several_passes() -> None:
     """Once each, and then the last pass asks for no other."""
     found, made = job(COUNTS), set[tuple[str, str]]()
     for _ in range(20):
@@ -149,7 +149,7 @@ def test_a_command_is_kept_the_same_in_one_part_or_two(word: str, length: int, s
     assert abridged(f"{command}y") != whole
 
 
-def test_nobody_can_write_a_digest() -> None:
+def test_a_command_that_looks_like_a_digest_is_another_command() -> None:
     """A command whose text is a digest is not the command that has it."""
     long = "x" * 5000
     assert abridged(abridged(long)) != abridged(long)
@@ -184,7 +184,7 @@ def test_a_large_job_that_is_deaf_is_told_again(space: str) -> None:
     assert again == {"j-worker-5": heard["j-worker-5"] + ("" if space else " ")}
 
 
-def test_by_role_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_of_pods_by_role_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for each replica's pod goes through all pods once, also where all are prepared for another size."""
     found, pods = rescaled()
     coming = Target(4, {"PS": 1, "Worker": WORKERS - 1}, declared=COUNTS)
@@ -264,7 +264,7 @@ def test_a_state_that_is_too_large_goes_without_nodes() -> None:
     assert "affinity" not in creations[0].body["spec"]
 
 
-def test_no_room_for_a_state_at_all() -> None:
+def test_a_job_without_room_for_its_state_runs_without_a_target() -> None:
     """The user's annotations fill what there is: the job runs as one that follows no target."""
     filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}
     waits = ReconcileSettings(image="operator:1", wait_for_target=True)
@@ -278,7 +278,7 @@ def test_no_room_for_a_state_at_all() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins-scheduler"])
-def test_no_room_for_the_state_of_a_gang(scheduler: str) -> None:
+def test_a_gang_without_room_for_its_state_starts_as_a_whole(scheduler: str) -> None:
     """It starts as a whole, as any job that follows no target: with its PodGroup, and when the gang scheduler says so.
     Without the group its pods would be bound one by one, or never."""
     filler = {"example.com/notes": "x" * (256 * 1024 - 1000)}

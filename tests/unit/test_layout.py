@@ -48,7 +48,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [module for module, path in MODULES.items() if says_pure(path)])
-def test_what_says_that_it_is_pure_is_held_to_it_by_a_contract(module: str) -> None:
+def test_modules_called_pure_have_an_import_contract(module: str) -> None:
     held = {
         source
         for contract in contracts()

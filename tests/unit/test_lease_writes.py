@@ -113,7 +113,7 @@ def network() -> Iterator[Network]:
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["it runs", "it is stopped"])
-def test_what_the_network_held_back_is_not_carried_out_later(network: Network, stopped: bool) -> None:
+def test_a_write_delayed_by_the_network_is_not_carried_out_later(network: Network, stopped: bool) -> None:
     """The kernel repeats what is not confirmed, also for a process that is stopped: until the lease has run out."""
     with contextlib.ExitStack() as stack:
 
@@ -231,7 +231,7 @@ async def test_the_server_is_told_how_long_a_write_may_take() -> None:
     assert asked == ["7500ms", "", "", ""]
 
 
-async def test_what_is_over_when_it_would_be_sent_is_not_sent() -> None:
+async def test_a_write_whose_lease_has_run_out_is_not_sent() -> None:
     """The process was stopped between the last question and the last line."""
     seen: list[str] = []
     left = iter([5.0, 5.0])

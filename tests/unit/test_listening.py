@@ -54,7 +54,7 @@ async def test_connections_that_ask_nothing_make_room_for_who_does(said: bytes) 
             writer.close()
 
 
-async def test_one_that_does_nothing_is_closed_after_a_while() -> None:
+async def test_an_idle_connection_is_closed() -> None:
     port = free_port()
     async with listening(f"127.0.0.1:{port}", application(), idle_s=0.1):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -62,7 +62,7 @@ async def test_one_that_does_nothing_is_closed_after_a_while() -> None:
         writer.close()
 
 
-async def test_one_that_waits_for_its_answer_is_kept() -> None:
+async def test_a_connection_that_waits_for_its_answer_is_kept() -> None:
     port, held, came = free_port(), asyncio.Event(), asyncio.Semaphore(0)
     async with (
         listening(f"127.0.0.1:{port}", application(held, came), most=2, idle_s=2.0),

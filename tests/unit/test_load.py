@@ -92,7 +92,9 @@ async def test_a_slow_server_gets_no_fewer_requests() -> None:
     ],
     ids=["refused", "words", "nothing", "list", "silent"],
 )
-async def test_what_fails_is_told(answer: web.Response | None, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_requests_are_reported(
+    answer: web.Response | None, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(load, "TIMEOUT_S", 0.5 if answer is None else 60)
     async with server(answer) as url:
         found = await asked(url, [[0, 10], [0.2, 10]])
@@ -100,13 +102,13 @@ async def test_what_fails_is_told(answer: web.Response | None, what: str, monkey
     assert all(what in each.error for each in found)
 
 
-async def test_nobody_there_is_a_failure() -> None:
+async def test_a_server_that_does_not_listen_is_a_failure() -> None:
     async with server(GOOD) as url:
         pass
     assert all("ClientConnector" in each.error for each in await asked(url, [[0, 10], [0.2, 10]]))
 
 
-async def test_what_waits_is_bounded_and_what_is_not_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_requests_are_bounded_and_unsent_ones_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "MAX_WAITING", 2)
     curve, found, told = [[0.0, 20.0], [0.5, 20.0]], list[Request](), asyncio.Event()
 
@@ -121,7 +123,7 @@ async def test_what_waits_is_bounded_and_what_is_not_sent_is_told(monkeypatch: p
     assert sum("not sent" in each.error for each in found) == len(found) - 2
 
 
-def test_what_it_prints_is_read_but_for_a_line_that_is_cut_off() -> None:
+def test_printed_requests_are_parsed_except_a_line_that_is_cut_off() -> None:
     lines = [json.dumps(each) for each in ({"begin": 5.5}, {"at": 6, "s": 0.1, "error": ""})]
     assert parse("\n".join([*lines, '{"at": 7, "s'])) == (5.5, [Request(6.0, 0.1)])
     assert parse("") == (0.0, [])

@@ -55,9 +55,10 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Pool, ReplicaGroup, fixed_group
+from harness.hostile_text import NO_JSON_OBJECT, named
 
 from . import test_scheduler
-from .build import UID, condition, job, pod, replicas
+from .build import UID, condition, job, pod, raw_node, replicas
 from .build import decide as reconciled
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -71,7 +72,7 @@ def ago(seconds: float) -> str:
     return format_time(NOW - timedelta(seconds=seconds))
 
 
-def raw_node(
+def raw_pool_node(
     name: str,
     stage: str = "",
     *,
@@ -85,24 +86,15 @@ def raw_node(
     """A node of 4 cores of the pool; with a stage, as the operator leaves it."""
     tainted = stage in ("loaned", "recalled") if taint is None else taint
     loan = {LOAN_ANNOTATION: NodeLoan(stage, loan_of, ago(since_s)).to_json()} if stage else {}  # type: ignore[arg-type]
-    return {
-        "metadata": {
-            "name": name,
-            "uid": f"{name}-uid",
-            "resourceVersion": str(version),
-            "labels": {POOL_LABEL: pool} if pool is not None else {},
-            "annotations": loan,
-        },
-        "spec": {"taints": [TAINT] if tainted else [], **spec},
-        "status": {
-            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    labels = {POOL_LABEL: pool} if pool is not None else {}
+    raw = raw_node(name, labels=labels, annotations=loan, **{"taints": [TAINT] if tainted else [], **spec})
+    raw["metadata"]["resourceVersion"] = str(version)
+    raw["status"]["allocatable"]["pods"] = "10"
+    return raw
 
 
 def node(name: str, stage: str = "", **said: Any) -> KubeNode:
-    return KubeNode.parse(raw_node(name, stage, **said))
+    return KubeNode.parse(raw_pool_node(name, stage, **said))
 
 
 def server(on: str, cpu: int = 1, namespace: str = "serving", *, daemon: bool = False) -> ForeignPod:
@@ -155,11 +147,11 @@ class TestWhatAPoolOffers:
             ({"may_lend": False}, "the right is missing, or not all is read yet"),
         ],
     )
-    def test_not_a_node(self, said: dict[str, Any], why: str) -> None:
+    def test_a_pool_does_not_offer_an_unusable_node(self, said: dict[str, Any], why: str) -> None:
         assert look(node("a")).pools["serve"].spare == 1
         assert look(node("a"), **said).pools["serve"].spare == 0, why
 
-    def test_not_a_node_that_came_back_a_while_ago(self) -> None:
+    def test_a_pool_does_not_offer_a_returned_node_during_the_hold(self) -> None:
         assert look(node("a", "returned", since_s=599)).pools["serve"].spare == 0
         assert look(node("a", "returned", since_s=601)).pools["serve"].spare == 1
 
@@ -190,10 +182,10 @@ class TestWhatAPoolWantsBack:
             (pending("p", "1", status={"nominatedNodeName": "x"}), "kube-scheduler makes room for it"),
         ],
     )
-    def test_not_for(self, pod: PendingPod, why: str) -> None:
+    def test_a_pool_does_not_want_a_node_for_a_pod_it_cannot_help(self, pod: PendingPod, why: str) -> None:
         assert look(node("a", "loaned"), pending=(pod,)).pools["serve"].wanted == 0, why
 
-    def test_not_where_the_pool_has_room_or_a_node_comes_back(self) -> None:
+    def test_a_pool_with_room_or_a_returning_node_wants_none(self) -> None:
         nodes = [node("a", "loaned"), node("b")]
         assert look(*nodes, pending=(pending("p", "3"),)).pools["serve"].wanted == 0
         nodes = [node("a", "loaned"), node("b", "recalled")]
@@ -289,7 +281,7 @@ class TestWhatIsFound:
         assert written(look(found, trained={"a": Resources(1, pods=1)})) == {}
         assert written(look(found, promised=frozenset("a"))) == {}
 
-    def test_whatever_became_of_pool_label_and_taint(self) -> None:
+    def test_a_recalled_node_is_returned_without_its_pool_label_or_taint(self) -> None:
         for found in (
             node("a", "recalled", pool="other"),
             node("a", "recalled", taint=False),
@@ -315,9 +307,9 @@ class TestWhatIsFound:
         assert written(look(node("a"), promised=frozenset("a"))) == {"a": ("recalled", False)}
         assert look(node("a")).writes == ()
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"stage":"mine"}', '{"stage":"loaned","pool":"/"}', "x" * 5000])
-    def test_nonsense_is_no_loan(self, text: str) -> None:
-        raw = raw_node("a")
+    @pytest.mark.parametrize("text", [*NO_JSON_OBJECT, '{"stage":"mine"}', '{"stage":"loaned","pool":"/"}'], ids=named)
+    def test_an_annotation_that_cannot_be_read_is_no_loan(self, text: str) -> None:
+        raw = raw_pool_node("a")
         raw["metadata"]["annotations"] = {LOAN_ANNOTATION: text}
         assert KubeNode.parse(raw).loan is None
 
@@ -342,7 +334,7 @@ class TestSpeed:
     """How fast a pool's accelerators are is in the Snapshot, and a plan goes by it."""
 
     @pytest.mark.parametrize("stage", ["", "loaned"])
-    def test_of_a_pools_nodes_is_as_the_configuration_says(self, stage: str) -> None:
+    def test_the_speed_of_a_pools_nodes_is_as_configured(self, stage: str) -> None:
         nodes = {
             name: node(name, stage if name == "a" else "", pool=pool) for name, pool in (("a", "serve"), ("o", None))
         }
@@ -478,7 +470,7 @@ class TestPods:
         made = reconciled(job({"Worker": 1}, annotations=notes), settings=ReconcileSettings(wait_for_target=True))
         return [each.render() for each in made.actions if isinstance(each, Create) and each.kind == "Pod"]
 
-    def test_of_loanable_jobs_tolerate_the_taint_and_others_do_not(self) -> None:
+    def test_only_pods_of_loanable_jobs_tolerate_the_taint(self) -> None:
         (plain,), (guest,) = self.pods(), self.pods(loanable="true")
         assert "tolerations" not in plain["spec"]
         assert guest["spec"]["tolerations"] == [{"key": LOANED_TAINT, "operator": "Exists", "effect": "NoSchedule"}]
@@ -527,14 +519,14 @@ class TestConfiguration:
             "b": 1.0,
         }
 
-    def test_what_somebody_says_of_demand(self) -> None:
+    def test_stated_demand_is_parsed_and_problems_are_counted(self) -> None:
         wants, problems = parse_wants("serve=3, other=1,serve=x,=4,-1=2,a=1e3")
         assert wants == {"serve": 3, "other": 1}
         assert len(problems) == 4
         assert parse_wants("x" * 10_000)[0] == {}
 
     @given(st.text(max_size=40))
-    def test_whatever_somebody_says(self, text: str) -> None:
+    def test_any_text_of_demand_is_parsed_within_bounds(self, text: str) -> None:
         wants, _ = parse_wants(text)
         assert all(0 <= number < 10**9 for number in wants.values())
 
@@ -617,7 +609,7 @@ BORROW, RETURN = Loan("a", "borrow", Reason("offered")), Loan("a", "return", Rea
 
 class TestWriter:
     async def test_lends_and_gives_back_and_leaves_the_taints_of_others(self) -> None:
-        raw = raw_node("a")
+        raw = raw_pool_node("a")
         raw["spec"]["taints"] = [FOREIGN_TAINT]
         world = World(raw)
         await world.round((BORROW,))
@@ -630,7 +622,7 @@ class TestWriter:
         assert (await world.round()).pools["serve"].spare == 0, "it is held back"
 
     def test_a_pod_that_fits_on_no_node_is_told_once_until_there_is_none(self) -> None:
-        world = World(raw_node("a", "loaned"))
+        world = World(raw_pool_node("a", "loaned"))
         large, small = pending("p", "5"), pending("s", "1")
         for pods in ((small,), (large, pending("q", "6"), small), (large,), (), (large,)):
             found = look(node("a", "loaned"), pending=pods)
@@ -641,13 +633,13 @@ class TestWriter:
         assert world.events[0].message.endswith("no node is recalled for it, nor for 1 more of this namespace")
         assert world.events[1].message.endswith("no node is recalled for it")
 
-    def test_only_pods_of_pools_are_told(self) -> None:
+    def test_only_pending_pods_of_pools_get_events(self) -> None:
         assert not look(node("a"), pending=(pending("p", "5", namespace="tenant"),)).unplaced
 
     @pytest.mark.parametrize("owner", [UID, "", "of-a-job-that-is-gone"])
     async def test_a_recalled_node_waits_for_pods_that_a_job_owns_and_for_no_others(self, owner: str) -> None:
         """Anybody can make a pod with the operator's label, which no job's stop ends."""
-        world = World(raw_node("a"))
+        world = World(raw_pool_node("a"))
         await world.round((BORROW,))
         world.pods = (replace(pod("worker", 0), owner=owner, node="a", requests=Resources(1000, pods=1)),)
         await world.round((RETURN,))
@@ -658,15 +650,15 @@ class TestWriter:
 
     async def test_a_guest_that_no_plan_can_stop_is_deleted_in_the_end(self) -> None:
         """Its job has lost its checkpoint-dir, or cannot be read any more, so that it is not among the loanable."""
-        world = World(raw_node("a"))
+        world = World(raw_pool_node("a"))
         await world.round((BORROW,))
         world.pods = (replace(pod("worker", 0), node="a", pinned="a", requests=Resources(1000, pods=1), grace_s=9999),)
         world.candidates = (JobView(job({"Worker": 1})),)
         found = await world.round()
         assert world.stage("a") == ("recalled", True)
         assert (found.evicted, world.server.deleted) == ((), [])
-        world.nodes.written(raw_node("a", "recalled", since_s=1e5, version=9))
-        world.server.nodes["a"] = raw_node("a", "recalled", since_s=1e5, version=9)
+        world.nodes.written(raw_pool_node("a", "recalled", since_s=1e5, version=9))
+        world.server.nodes["a"] = raw_pool_node("a", "recalled", since_s=1e5, version=9)
         with capture_logs():
             await world.round()
             await world.round()  # it is still there, and has been told
@@ -676,8 +668,8 @@ class TestWriter:
         assert world.stage("a") == ("recalled", False)
 
     @pytest.mark.parametrize("plans", [True, False])
-    def test_only_what_the_operator_has_put_there_is_a_guest(self, plans: bool) -> None:
-        world = World(raw_node("a", "loaned"))
+    def test_only_pods_that_the_operator_placed_count_as_guests(self, plans: bool) -> None:
+        world = World(raw_pool_node("a", "loaned"))
         world.pods = (replace(pod("worker", 0), node="a", requests=Resources(1000, pods=1)),)
         made = parse_configuration(
             "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [a]}}"
@@ -701,7 +693,7 @@ class TestWriter:
         ids=["ended", "suspended", "deleted", "unknown"],
     )
     def test_a_guest_that_goes_by_itself_keeps_the_loan(self, leaves: dict[str, Any]) -> None:
-        world, deleted = World(raw_node("a", "loaned")), leaves.pop("deleting", False)
+        world, deleted = World(raw_pool_node("a", "loaned")), leaves.pop("deleting", False)
         made = parse_configuration(
             "profile: kips\nprofiles: {kips: {lend: offered}}\npools: {serve: {namespaces: [a]}}"
         )
@@ -713,14 +705,14 @@ class TestWriter:
         assert cluster.staying == frozenset()
 
     async def test_the_room_of_pods_that_no_job_owns_is_taken(self) -> None:
-        world = World(raw_node("a"))
+        world = World(raw_pool_node("a"))
         found = await world.round()
         assert found.pools["serve"].spare == 1
         world.pods = (replace(pod("worker", 0), owner="", node="a", requests=Resources(1000, pods=1)),)
         assert (await world.round()).pools["serve"].spare == 0
 
     async def test_a_node_that_has_changed_is_decided_for_anew(self) -> None:
-        world = World(raw_node("a"))
+        world = World(raw_pool_node("a"))
         world.server.nodes["a"]["spec"]["unschedulable"] = True  # the informer does not know yet
         world.server.nodes["a"]["metadata"]["resourceVersion"] = "2"
         await world.round((BORROW,))
@@ -728,13 +720,13 @@ class TestWriter:
         assert (await world.round()).pools["serve"].spare == 0, "and the next round knows"
 
     async def test_a_node_that_changes_meanwhile_is_not_written(self) -> None:
-        world = World(raw_node("a"))
+        world = World(raw_pool_node("a"))
         world.server.meddle = lambda found: found["metadata"].update(resourceVersion="9")
         await world.round((BORROW,))
         assert (world.stage("a"), world.events) == (("", False), [])
 
     async def test_without_the_right_nothing_is_offered_for_a_while(self) -> None:
-        world = World(raw_node("a"), raw_node("b"))
+        world = World(raw_pool_node("a"), raw_pool_node("b"))
         world.server.forbids = True
         with capture_logs():
             await world.round((BORROW,))
@@ -744,7 +736,7 @@ class TestWriter:
     async def test_a_stage_keeps_its_time_where_only_the_taint_goes(self) -> None:
         there = node("a", "recalled", since_s=500)
         late = LoanWrite(there, "recalled", False, "serve", "w", late=True)
-        body = patch_of(late, raw_node("a", "recalled", since_s=500), NOW)
+        body = patch_of(late, raw_pool_node("a", "recalled", since_s=500), NOW)
         assert NodeLoan.of(body["metadata"]["annotations"]) == NodeLoan("recalled", "serve", ago(500), "w")
 
 
@@ -753,7 +745,7 @@ class LoopServer(test_scheduler.Server):
 
     def __init__(self, jobs: list[dict[str, Any]]) -> None:
         super().__init__(jobs)
-        self.node = raw_node("a")
+        self.node = raw_pool_node("a")
         self.stages: list[tuple[str, bool]] = []
         self.pods: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
@@ -844,7 +836,7 @@ def may_lend(loans: Loans) -> bool:
 async def test_a_new_leader_knows_the_pods_that_wait_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else that round offers nothing, and a job that would have waited for a node on loan starts with less."""
     monkeypatch.setattr(loans_module, "_READ_S", 1000.0)
-    server = SlowServer(raw_node("a"))
+    server = SlowServer(raw_pool_node("a"))
     loans = loans_of(server)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         asyncio.get_running_loop().call_later(0.05, server.let.set)
@@ -855,7 +847,7 @@ async def test_a_new_leader_knows_the_pods_that_wait_before_its_first_round(monk
 
 async def test_a_namespace_that_cannot_be_read_holds_up_nothing_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loans_module, "_READ_S", 0.05)
-    loans = loans_of(SlowServer(raw_node("a")))
+    loans = loans_of(SlowServer(raw_pool_node("a")))
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         await loans.follow(LENDS, group)
         assert not may_lend(loans)
@@ -877,12 +869,12 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-def test_whatever_others_do_and_whichever_writes_are_lost_all_comes_to_rest(
+def test_loans_settle_whatever_others_do_and_whichever_writes_are_lost(
     actions: list[tuple[str, str, str]],
 ) -> None:
     """A plan is followed, or its write lost as by a crash. No node is lent twice within the hold, no node with a pod is
     lent, and when others rest, nothing more is written and no taint is left on a node that is not lent."""
-    nodes = {name: raw_node(name) for name in "abc"}
+    nodes = {name: raw_pool_node(name) for name in "abc"}
     pods: dict[str, ForeignPod] = {}
     waits: dict[str, PendingPod] = {}
     trained: dict[str, Resources] = {}
@@ -941,7 +933,7 @@ def test_whatever_others_do_and_whichever_writes_are_lost_all_comes_to_rest(
                 pods.pop(name, None)
                 trained.pop(name, None)
             case _ if there is None:
-                nodes[name] = raw_node(name)
+                nodes[name] = raw_pool_node(name)
                 returned_s.pop(name, None)
             case "label":
                 there["metadata"]["labels"] = {} if there["metadata"]["labels"] else {POOL_LABEL: "serve"}

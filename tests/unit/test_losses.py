@@ -30,6 +30,7 @@ from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from harness.hostile_text import NO_JSON_OBJECT, named
 
 from . import test_scheduler as loop
 from .test_scheduler import GOOD, Object, World, crowd, tfjob
@@ -69,7 +70,7 @@ def read(*reports: float | None) -> Growth:
         ((9.0, 1.0, 2.0, 3.0, 4.0, nan), "nan"),
     ],
 )
-def test_what_is_wrong_with_a_loss(reports: tuple[float | None, ...], state: str | None) -> None:
+def test_an_unusable_loss_has_a_code(reports: tuple[float | None, ...], state: str | None) -> None:
     """One that was reported before, and not this time, is not missed. One that jitters does not rise."""
     assert unusable(trains(read(*reports)), NOW) == (state and f"loss-{state}")
 
@@ -79,7 +80,7 @@ def test_what_is_wrong_with_a_loss(reports: tuple[float | None, ...], state: str
     [{"steps": 0.0}, {"since_s": NOW - PATIENCE_S + 1}, {"phase": "rescaling"}, {"placement": {}, "phase": "waiting"}],
     ids=["no step", "just started", "rescaling", "waiting"],
 )
-def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> None:
+def test_a_job_that_has_had_no_time_to_report_gets_no_notice(more: dict[str, Any]) -> None:
     assert unusable(trains(**more), NOW) is None
 
 
@@ -99,7 +100,7 @@ def test_who_has_had_no_time_to_report_is_told_nothing(more: dict[str, Any]) -> 
         ({"movable": False}, {"placement": {}, "phase": "waiting"}, []),
     ],
 )
-def test_what_keeps_a_job_from_more_cpu(spec: dict[str, Any], state: dict[str, Any], topics: list[str]) -> None:
+def test_obstacles_to_more_cpu_are_named(spec: dict[str, Any], state: dict[str, Any], topics: list[str]) -> None:
     assert [*unadjusted(replace(trains(**state), spec=replace(SPEC, **spec)), NOW)] == topics
 
 
@@ -116,7 +117,7 @@ def test_what_keeps_a_job_from_more_cpu(spec: dict[str, Any], state: dict[str, A
         ("deadline", {}, True, []),
     ],
 )
-async def test_what_is_told_is_what_the_profile_goes_by(
+async def test_notices_match_the_inputs_of_the_profile(
     profile: str, settings: dict[str, Any], movable: bool, reasons: list[str]
 ) -> None:
     """A job that says neither its steps nor its loss, and may have no checkpoint-dir."""
@@ -205,7 +206,7 @@ async def test_a_loss_that_rises_is_told_with_what_the_job_counts_as() -> None:
     assert read(9.0, *rising).of_peak == 0
 
 
-async def test_what_cannot_be_stored_is_told_when_it_can() -> None:
+async def test_a_notice_that_cannot_be_stored_is_sent_later() -> None:
     server = Server([tfjob("j")])
     operator = Operator(server)
     server.refuses.add("j")
@@ -330,22 +331,23 @@ async def test_verdicts_and_losses_share_an_annotation_and_neither_loses_what_th
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[1]",
-        "null",
-        "[" * 100_000,
+        *NO_JSON_OBJECT,
+        "{}",
         '{"uid":5}',
         '{"uid":"u","sent":5}',
         '{"uid":"u","sent":[["loss-nan"],{},"tomorrow"]}',
+        '{"uid":"u","judged":{"verdict":["met"],"sent":[[],{}]}}',
+        '{"uid":"u","judged":"met"}',
         '{"uid":"v","sent":["loss-nan"]}',
         '{"sent":["loss-nan"]}',
     ],
+    ids=named,
 )
-def test_nonsense_tells_nothing(text: str) -> None:
+def test_notices_that_cannot_be_read_are_none(text: str) -> None:
     assert NoticesSent.of({NOTICES_ANNOTATION: text}, "u") == NoticesSent()
 
 
-def test_what_was_told_is_read() -> None:
+def test_notices_that_were_sent_are_read_back() -> None:
     both = NoticesSent(sent=frozenset({"loss-inf", "loss-nan"}))
     assert NoticesSent.of({NOTICES_ANNOTATION: both.to_json("u") or ""}, "u") == both
     newer = '{"uid":"u","sent":["of-tomorrow","loss-nan"],"more":1}'

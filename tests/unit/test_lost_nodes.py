@@ -121,7 +121,7 @@ def test_a_change_that_is_under_way_does_not_keep_a_stop_waiting(phase: str, vic
 
 
 @pytest.mark.parametrize("phase", ["Preparing", "Checkpointing"])
-def test_what_was_added_goes_when_the_chief_is_lost(phase: str) -> None:
+def test_added_pods_are_deleted_when_the_chief_is_lost(phase: str) -> None:
     """It holds room for nothing."""
     job = Losing()
     job.launchers["j-chief-0"].saves = "never"

@@ -1,11 +1,10 @@
 """Files as kubectl reads them, within bounds. integration/test_check.py holds the same to kubectl itself."""
 
-from itertools import pairwise
-
 import pytest
 import yaml
 
 from elastic_tfjob.api.manifests import as_text, manifests
+from harness.hostile_text import ALIASES, DEEP_OBJECT, LONG_NUMBER, MERGE_KEYS, NO_YAML, named
 
 
 def test_json_yaml_and_both() -> None:
@@ -20,7 +19,7 @@ def test_each_document_keeps_its_text() -> None:
     assert [each.text for each in manifests("a: 1 # one\n---\nb: 2\n")] == ["a: 1 # one\n", "b: 2\n"]
 
 
-def test_what_is_likely_a_mistake_is_noted() -> None:
+def test_a_likely_mistake_is_noted() -> None:
     (twice,) = manifests("a: 1\na: 2\n")
     assert (twice.value, twice.notes) == ({"a": 2}, ("line 2: the key 'a' is given twice; the last value is used",))
     (merged,) = manifests("b: &b {a: 1}\nc: {a: 2, <<: *b}\nd: {<<: *b, a: 3}\n")
@@ -30,36 +29,31 @@ def test_what_is_likely_a_mistake_is_noted() -> None:
     assert of_json.notes == ("the key 'a' is given twice; the last value is used",)
 
 
-LAUGHS = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh"))
-MERGES = "".join(f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 10)}]}}\n" for a, b in pairwise("abcdefgh"))
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"a: &a [1]\n{LAUGHS}", "too large"),
-        (f"a: &a {{x: 1}}\n{MERGES}", "too large"),
+        (ALIASES, "too large"),
+        (MERGE_KEYS, "too large"),
         ("a: &a [*a]", "too large"),
         ("a: &a {<<: *a}", "too large"),
         ("[" * 100 + "]" * 100, "too large"),
         ("[" * 5000, "nested too deeply"),
-        ('{"a":' * 5000, "nested too deeply"),
+        (DEEP_OBJECT, "nested too deeply"),
         ("a: [" + "1," * 100_001 + "]", "too large"),
         ("a: .nan", "put it in quotes"),
-        ("a: " + "9" * 5000, ""),
+        (f"a: {LONG_NUMBER}", ""),
         ("a: {<<: 3}", "a merge key"),
         ("a: {[1]: 2}", "cannot be a key"),
         ("a: {null: 2}", "cannot be a key"),
+        *((text, "not YAML|is not a !!") for text in NO_YAML),
         ("a: !!int x", "'x' is not a !!int"),
         ("a: !!timestamp 9", "is not a !!timestamp"),
         ("a: !!binary '$'", "is not base64"),
         ("a: 1\n--- b: 2", "line 2: only a comment may follow ---"),
-        ("a: [1", "not YAML"),
-        ("\ta: 1", "not YAML"),
-        ("a: \x07", "not YAML"),
+        *((text, "not YAML") for text in ("a: [1", "\ta: 1", "a: \x07")),
         ('{"a": 1}{"b": 2}{"c"', "not JSON"),
     ],
-    ids=lambda value: value[:20],
+    ids=named,
 )
 def test_hostile_texts_are_refused_and_nothing_else_happens(text: str, says: str) -> None:
     if not says:
@@ -69,7 +63,7 @@ def test_hostile_texts_are_refused_and_nothing_else_happens(text: str, says: str
         manifests(text)
 
 
-def test_what_is_written_is_read_as_the_same_by_every_reader() -> None:
+def test_written_yaml_is_read_the_same_by_every_reader() -> None:
     words = [
         "y",
         "n",

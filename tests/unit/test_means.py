@@ -10,7 +10,7 @@ def answer(at: float, usage_s: float) -> Report:
     return Report.parse(b'{"at": %.9f, "cpu": {"at": %.9f, "usage_s": %.9f}}' % (at, at, usage_s))
 
 
-def test_what_is_used_is_the_mean_of_the_last_half_minute() -> None:
+def test_cpu_use_is_the_mean_of_the_last_half_minute() -> None:
     means = RollingAverages()
     for tenth in range(1200):  # half a core at first, then two
         at = 100.0 + tenth / 10
@@ -26,7 +26,7 @@ def test_a_clock_that_hardly_moves_keeps_nothing() -> None:
     assert len(means._used) == 1
 
 
-def test_no_more_is_kept_however_often_a_pod_answers() -> None:
+def test_the_number_of_kept_readings_is_bounded() -> None:
     means = RollingAverages()
     for count in range(20_000):
         means.take(answer(100.0 + count * WINDOW_S / 5000, count * 0.001))

@@ -96,7 +96,7 @@ def test_tasks_keep_their_numbers() -> None:
     assert (pods["worker"], task) == (["j-worker-2", "j-worker-1"], 1)
 
 
-def test_it_moves_on_grows_and_shrinks() -> None:
+def test_a_moved_job_moves_again_grows_and_shrinks() -> None:
     """Each pod that is added gets the lowest index that is free."""
     cluster = placed()
     for generation, workers, pods in (
@@ -203,7 +203,7 @@ class TestPure:
 
     STATE = StoredState("Stable", replicas={"PS": 1, "Worker": 3}, nodes={"PS": ("a",), "Worker": ("a", "b", "c")})
 
-    def test_no_pod_no_move(self) -> None:
+    def test_a_replica_without_a_pod_is_not_moved(self) -> None:
         target = Target(1, {"PS": 1, "Worker": 3}, {"Worker": ("a", "b", "d")})
         assert moves(self.STATE, target, {}) == ()
 
@@ -212,12 +212,12 @@ class TestPure:
         moving = [Move("Worker", 0, 0, "a", "d")]
         assert coming_indexes("job", self.STATE, {"PS": 1, "Worker": 2}, moving) == {"Worker": (3, 1)}
 
-    def test_no_number_beyond_what_can_be_written(self) -> None:
+    def test_no_index_exceeds_the_largest_allowed(self) -> None:
         state = StoredState("Stable", replicas={"Worker": MAX_REPLICAS})
         moving = [Move("Worker", 1, 1, "a", "b")]
         assert coming_indexes("job", state, {"Worker": MAX_REPLICAS}, moving) is None
 
-    def test_no_name_that_is_too_long(self) -> None:
+    def test_no_pod_name_of_a_move_is_too_long(self) -> None:
         """`JOB-worker-9` has 63 characters: with ten workers, none can move to an eleventh pod."""
         job, moving = "j" * 54, [Move("Worker", 1, 1, "a", "b")]
         nine, ten = (StoredState("Stable", replicas={"Worker": count}) for count in (9, 10))
@@ -273,7 +273,7 @@ class TestAnnotation:
             {"Worker": "02"},
         ],
     )
-    def test_nonsense_counts_as_nothing_and_is_told(self, indexes: object) -> None:
+    def test_invalid_indexes_are_ignored_and_reported(self, indexes: object) -> None:
         written = orjson.loads(self.STATE.to_json())
         found = StoredState.parse(json.dumps({**written, "indexes": indexes}))
         assert found == replace(self.STATE, indexes={})
@@ -301,7 +301,7 @@ class TestAnnotation:
 class TestBudget:
     """A drain waits until the replicas have moved."""
 
-    def test_it_comes_with_the_pods_and_goes_with_the_end(self) -> None:
+    def test_the_budget_exists_as_long_as_the_pods(self) -> None:
         cluster = placed()
         assert cluster.budget is not None
         assert (cluster.budget.name, cluster.budget.owner, cluster.budget.key) == ("j-moves", UID, ("ns", "j"))
@@ -325,7 +325,9 @@ class TestBudget:
             (FIXED_SIZE, ReconcileSettings(image="o:1")),
         ],
     )
-    def test_what_nobody_moves_has_none(self, annotations: dict[str, str], settings: ReconcileSettings) -> None:
+    def test_a_job_that_is_not_moved_has_no_budget(
+        self, annotations: dict[str, str], settings: ReconcileSettings
+    ) -> None:
         """Else a drain would wait for ever."""
         cluster = Cluster(annotations=dict(annotations), settings=settings)
         aim(cluster, 0)
@@ -333,7 +335,7 @@ class TestBudget:
         assert len(cluster.pods) == 4
         assert cluster.budget is None
 
-    def test_no_pod_that_is_ready_may_be_evicted(self) -> None:
+    def test_the_budget_prevents_every_eviction_of_a_ready_pod(self) -> None:
         """A number beyond what a job may have: a percentage would need the TFJob's scale."""
         body = render_budget(job())
         assert body["spec"]["minAvailable"] > MAX_REPLICAS + 1

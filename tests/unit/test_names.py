@@ -36,7 +36,7 @@ def test_the_overlays_take_their_image_from_the_component() -> None:
         assert "images" not in kustomization
 
 
-def test_no_file_for_users_pulls_what_was_built_here() -> None:
+def test_no_file_for_users_names_a_local_image() -> None:
     files = {path for pattern in names._FILES for path in names.ROOT.glob(pattern)}
     naming = {str(path.relative_to(names.ROOT)) for path in files if "localhost/" in path.read_text()}
     assert naming == {"docs/development.md"}, "which tells where the harness puts them"
@@ -74,7 +74,7 @@ def test_another_repository_is_written_wherever_it_is_named() -> None:
         "from elastic-tfjob/operator:1",
     ],
 )
-def test_what_is_no_image_is_left_alone(text: str) -> None:
+def test_text_without_an_image_is_left_alone(text: str) -> None:
     assert names.renamed(text, "ghcr.io/you", "1") == text
 
 

@@ -13,6 +13,7 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import PodGroup, Service
 from elastic_tfjob.controller.model.pod import EXPORTER, INSTALL, Pod
 from harness.effort import effort
+from harness.hostile_text import NO_INDEXES, named
 
 from .build import UID, decide, job
 
@@ -75,14 +76,9 @@ def test_the_names_are_those_of_what_is_injected(what: str, names: list[str]) ->
         ("2147483647", 2**31 - 1),
         ("2147483648", None),
         ("99999999999999999999", None),
-        ("9" * 63, None),
-        ("9" * 5000, None),
-        ("²", None),
-        ("٣", None),
-        ("-1", None),
-        ("+1", None),
-        ("", None),
+        *((label, None) for label in NO_INDEXES),
     ],
+    ids=named,
 )
 def test_index(label: str, index: int | None) -> None:
     assert pod(index=label).index == index
@@ -184,7 +180,7 @@ def test_an_object_is_read_or_is_a_ValueError(kind: Any, raw: dict[str, Any], so
         kind.parse(raw)
 
 
-def test_what_is_kept_of_a_pod_is_bounded() -> None:
+def test_the_kept_fields_of_a_pod_are_bounded() -> None:
     """Whatever somebody writes who may write pods and their status: a pod has a few KiB at most in memory."""
     long = "x" * 1_000_000
     waiting = {"waiting": {"reason": long, "message": long}}

@@ -32,6 +32,9 @@ from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.operator import EXIT_LOST_LEADERSHIP, EXIT_OK, Operator, Options
 from harness.background import until
 from harness.controlplane import free_port
+from harness.hostile_text import ALIASES, DEEP_LIST, MERGE_KEYS, NO_YAML, named
+
+from .build import Recorder
 
 
 class Server:
@@ -181,7 +184,9 @@ async def test_a_bug_in_any_background_task_ends_nothing(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "error", [Unavailable("GET", 503, "", ""), ApiError("GET", 403, "Forbidden", ""), KeyError("spec")]
 )
-async def test_its_own_image_is_asked_for_until_it_is_known(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_the_operators_own_image_is_asked_for_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """Jobs do not wait for it. Those that were looked at without it are looked at again."""
     monkeypatch.setattr(startup, "_IMAGE_S", 0.01)
     monkeypatch.setenv("POD_NAME", "operator-0")
@@ -278,7 +283,7 @@ async def test_a_job_whose_turn_comes_in_doubt_waits_for_it(monkeypatch: pytest.
         await until(lambda: len(seen) > before)
 
 
-async def test_who_stands_by_remembers_nothing_of_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_standby_forgets_deleted_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """And looks at all that there is when it leads."""
     monkeypatch.setattr(leader, "RETRY_S", 0.02)
     seen = passes_seen(monkeypatch)
@@ -350,7 +355,7 @@ async def test_a_write_ends_before_another_candidate_may_lead(
     assert election.left_s() == pytest.approx(left_s)
 
 
-async def test_a_lease_with_nonsense_is_not_had() -> None:
+async def test_a_lease_with_invalid_fields_is_not_acquired() -> None:
     server = Server()
     server.lease = {"spec": {"holderIdentity": 5, "leaseDurationSeconds": "x"}, "metadata": {"resourceVersion": "1"}}
     election = LeaderElection(server, namespace="n", name="l", identity="me")  # type: ignore[arg-type]
@@ -413,7 +418,7 @@ async def test_a_rescale_is_followed_although_a_write_after_it_failed(monkeypatc
     await task
 
 
-async def test_what_pods_report_does_not_cut_the_back_off_of_a_failing_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_of_pods_do_not_shorten_the_backoff_of_a_failing_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant's pod may have news ten times a second."""
     server = Server("ns")
     operator = Operator(server, Options(metrics_address="0", health_address="0", image="i"))  # type: ignore[arg-type]
@@ -431,19 +436,13 @@ async def test_what_pods_report_does_not_cut_the_back_off_of_a_failing_job(monke
     await task
 
 
-class Told:
-    """A recorder that only listens."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def record(self, _: object, event: Event) -> None:
-        self.events.append(event)
-
-
-@pytest.mark.parametrize("text", ["[" * 1200, "!!timestamp 9", "status: {max_requests_per_s: x}", "a: &a [*a, *a]"])
+@pytest.mark.parametrize(
+    "text",
+    [*NO_YAML, ALIASES, MERGE_KEYS, "[" * 1200, DEEP_LIST, "status: {max_requests_per_s: x}", "a: &a [*a, *a]"],
+    ids=named,
+)
 def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
-    told = Told()
+    told = Recorder()
     live = LiveConfiguration(Server(), "ns/name", told, lambda _: None)  # type: ignore[arg-type]
     assert live.informer is not None
     metadata = {"namespace": "ns", "name": "name", "uid": "u", "resourceVersion": "1"}
@@ -463,9 +462,9 @@ def test_a_configuration_that_cannot_be_read_is_refused(text: str) -> None:
         ("kips", "lend", "offered", "borrowing needs pools"),
     ],
 )
-def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, value: str, said: str) -> None:
+def test_a_parameter_only_for_simulations_is_refused(profile: str, parameter: str, value: str, said: str) -> None:
     """Also of a profile that is not chosen: it would be refused when it is."""
-    told = Told()
+    told = Recorder()
     taken: list[Configuration] = []
     live = LiveConfiguration(Server(), "ns/name", told, taken.append)  # type: ignore[arg-type]
     assert live.informer is not None
@@ -482,7 +481,7 @@ def test_what_no_live_cluster_does_is_refused(profile: str, parameter: str, valu
 
 
 def test_defaults_that_no_live_cluster_can_follow_are_told_once() -> None:
-    live = LiveConfiguration(Server(), "ns/name", Told(), lambda _: None)  # type: ignore[arg-type]
+    live = LiveConfiguration(Server(), "ns/name", Recorder(), lambda _: None)  # type: ignore[arg-type]
     assert live.informer is not None
     metadata = {"namespace": "ns", "name": "name", "uid": "u"}
     told = []
@@ -516,13 +515,13 @@ async def test_a_quota_that_changed_meanwhile_is_not_taken_for_a_name_that_is_ta
             raise NotFound("GET", 404, "NotFound", "")
 
     pods: Any = Informer(Server(), "/api/v1/pods", Pod.parse, lambda _: None)  # type: ignore[arg-type]
-    executor = Executor(Busy(), Caches(pods, pods, pods), Told())  # type: ignore[arg-type]
+    executor = Executor(Busy(), Caches(pods, pods, pods), Recorder())  # type: ignore[arg-type]
     job = TFJob("ns", "j", "u", 1, False, {}, b"{}", b"{}")
     with pytest.raises(Conflict):
         await executor.carry_out(job, Decision(actions=(Create("Pod", "j-worker-0", dict),)))
 
 
-async def test_priority_classes_that_are_none_or_nonsense() -> None:
+async def test_missing_or_invalid_priority_classes_are_ignored() -> None:
     """A list without items is null in JSON; a class whose value is no number is left out alone."""
     answers: list[Any] = [
         None,

@@ -33,7 +33,7 @@ def told(
     return with_outcome(state, target, report, LATER + timedelta(seconds=late_s))[0]
 
 
-def test_what_came_of_a_size_is_kept_and_counted_by_cause() -> None:
+def test_the_speed_check_of_a_size_is_stored_and_counted_by_cause() -> None:
     state, counts = with_outcome(STATE, TARGET, REPORT, LATER)
     assert state.outcomes == {1: Outcome(10.0, 9.0)}
     assert counts == (Count("speed_ratio", 0.9, "grow"),)
@@ -45,7 +45,7 @@ def test_an_odd_expectation_is_not_the_whole_sum_of_the_metric() -> None:
     assert counts == (Count("speed_ratio", MOST_RATIO, "grow"),)
 
 
-def test_it_is_told_once() -> None:
+def test_a_speed_check_is_made_once() -> None:
     assert with_outcome(told(), TARGET, replace(REPORT, steps_per_s=1.0), LATER) == (told(), ())
 
 
@@ -115,7 +115,7 @@ def test_outcomes_are_written_for_the_sizes_that_the_state_remembers() -> None:
     ("written", "read"),
     [(10, 10.0), (9.5, 9.5), (0, None), (-1, None), (2 * MAX_RATE, None), ("fast", None), ([], None), (None, None)],
 )
-def test_what_a_target_expects_is_read_with_its_bounds(written: object, read: float | None) -> None:
+def test_the_expected_speed_of_a_target_is_read_within_its_bounds(written: object, read: float | None) -> None:
     """Nonsense costs nothing else of the target."""
     found = Target.parse(json.dumps({**json.loads(TARGET.to_json()), "expects": written}))
     assert found == TARGET
@@ -125,7 +125,9 @@ def test_what_a_target_expects_is_read_with_its_bounds(written: object, read: fl
 @pytest.mark.parametrize(
     ("expects", "written"), [(10.00004, 10.0), (None, None), (0.0, None), (2 * MAX_RATE, None), (float("nan"), None)]
 )
-def test_what_a_target_expects_is_written_where_it_is_a_speed(expects: float | None, written: float | None) -> None:
+def test_the_expected_speed_of_a_target_is_written_where_it_is_valid(
+    expects: float | None, written: float | None
+) -> None:
     target = replace(TARGET, expects=expects)
     assert json.loads(target.to_json()).get("expects") == written
 

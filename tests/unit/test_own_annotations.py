@@ -28,6 +28,7 @@ from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from harness.hostile_text import HUGE_NEGATIVE_NUMBERS, HUGE_NUMBERS, NO_JSON_OBJECT, named
 
 from .build import NOW, UID, job
 from .pretend import started
@@ -88,7 +89,7 @@ GROWTH = Growth("finite", ((100.0, 0.5),), 0.01, 0.02, 3, 1_767_323_045.0)
         ({f"n{k:03}": k for k in range(1000)}, {f"n{k:03}": float(k) for k in range(16)}),
     ],
 )
-def test_what_is_remembered_is_read_with_its_bounds(written: object, read: dict[str, float]) -> None:
+def test_the_memory_of_a_target_is_read_within_its_bounds(written: object, read: dict[str, float]) -> None:
     """What is no memory is forgotten; the rest of the target counts."""
     text = orjson.dumps({"generation": 3, "replicas": SIZE, "memory": written}).decode()
     found = Target.parse(text)
@@ -98,8 +99,8 @@ def test_what_is_remembered_is_read_with_its_bounds(written: object, read: dict[
     assert Target.parse(found.to_json()) == found
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + "0" * 400, "NaN"])
-def test_a_number_beyond_all_is_not_remembered(number: str) -> None:
+@pytest.mark.parametrize("number", [*HUGE_NUMBERS, *HUGE_NEGATIVE_NUMBERS], ids=named)
+def test_a_number_beyond_floats_is_not_remembered(number: str) -> None:
     try:
         found = Target.parse(f'{{"generation":3,"replicas":{{"PS":1}},"memory":{{"a":{number}}}}}')
     except ValueError:
@@ -108,7 +109,7 @@ def test_a_number_beyond_all_is_not_remembered(number: str) -> None:
     assert found.memory == {}
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_full_target_and_state_are_read_back() -> None:
     assert Target.parse(FULL_TARGET.to_json()) == FULL_TARGET
     assert StoredState.parse(FULL_STATE.to_json()) == FULL_STATE
 
@@ -264,7 +265,7 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"stop": {"request": 1, "reached": 1.5, "saved": 5}}, "stop.reached", Stop(1, "", saved=5)),
     ],
 )
-def test_what_is_wrong_beside_where_a_job_is_costs_itself_only(change: dict[str, Any], key: str, instead: Any) -> None:
+def test_an_invalid_detail_of_a_state_is_ignored_alone(change: dict[str, Any], key: str, instead: Any) -> None:
     found = StoredState.parse(orjson.dumps({**orjson.loads(FULL_STATE.to_json()), **change}).decode())
     assert found is not None
     assert found == replace(FULL_STATE, **{next(iter(change)): instead})
@@ -309,7 +310,7 @@ def test_a_phase_of_which_it_is_not_known_since_when_it_lasts_has_a_limit() -> N
     assert (cluster.state.phase, cluster.state.since) == ("Preparing", format_time(cluster.now))
 
 
-def test_of_many_problems_the_first_are_told() -> None:
+def test_the_first_of_many_problems_are_reported() -> None:
     """Of many sizes the newest 256 are read at all: a tenant may have written tens of thousands."""
     found = StoredState.parse(
         orjson.dumps({"phase": "Stable", "speeds": {f"odd{k}": 1.0 for k in range(1000)}}).decode()
@@ -359,8 +360,8 @@ def test_a_wrong_figure_of_the_loss_costs_itself_only(change: dict[str, Any], in
     assert UsageRecord.of({RECORD_ANNOTATION: text}, UID) == replace(RECORD, loss=replace(GROWTH, **instead))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, " " * MAX_ANNOTATION_BYTES + "{}"])
-def test_a_record_that_is_none_begins_anew(text: str) -> None:
+@pytest.mark.parametrize("text", [*NO_JSON_OBJECT, " " * MAX_ANNOTATION_BYTES + "{}"], ids=named)
+def test_a_record_that_cannot_be_read_is_replaced_by_an_empty_one(text: str) -> None:
     assert UsageRecord.of({RECORD_ANNOTATION: text}, UID) == UsageRecord()
 
 
@@ -373,14 +374,14 @@ def test_a_record_that_is_none_begins_anew(text: str) -> None:
         ({"phase": "Handing-over", "next": {"generation": 1, **NEXT, "mode": "handover"}}, "phase is not"),
     ],
 )
-def test_a_word_of_a_newer_operator_is_told_from_nonsense(change: dict[str, Any], message: str) -> None:
+def test_an_unknown_word_of_a_newer_operator_has_an_error_of_its_own(change: dict[str, Any], message: str) -> None:
     text = orjson.dumps({"phase": "Stable", "generation": 0, "replicas": SIZE, **change}).decode()
     with pytest.raises(UnknownWord, match=f"^{PREFIX}state: {message}"):
         StoredState.parse(text)
 
 
 @pytest.mark.parametrize("odd", [{**DONE, "mode": "handover"}, {**DONE, "at": "x"}, {**DONE, "after": 3}, {}, 5, None])
-def test_what_cannot_be_read_of_the_past_is_passed_over(odd: object) -> None:
+def test_unreadable_entries_of_the_history_are_skipped(odd: object) -> None:
     newer = {**orjson.loads(FULL_STATE.to_json()), "stop": {"request": 1, "cause": "handover"}}
     newer["history"] = [odd, *newer["history"], odd]
     assert StoredState.parse(orjson.dumps(newer).decode()) == replace(FULL_STATE, stop=Stop(1, "", cause="preempt"))
@@ -462,7 +463,7 @@ def test_texts_and_lists_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("uid", ["", UID])
-def test_of_this_job(uid: str) -> None:
+def test_annotations_without_a_uid_or_with_the_jobs_own_count(uid: str) -> None:
     """Who repairs something by hand need not write the uid."""
     annotations = {f"{PREFIX}target": FULL_TARGET.to_json(uid), f"{PREFIX}state": FULL_STATE.to_json(uid)}
     annotations[RECORD_ANNOTATION] = RECORD.to_json(uid)
@@ -481,7 +482,7 @@ def test_a_copy_of_another_jobs_annotations_counts_as_none() -> None:
 
 
 @pytest.mark.parametrize("uid", [5, {}, [UID], True])
-def test_a_uid_that_is_none_is_nonsense(uid: object) -> None:
+def test_a_uid_that_is_no_string_is_an_error(uid: object) -> None:
     text = orjson.dumps({**orjson.loads(FULL_STATE.to_json()), "uid": uid}).decode()
     with pytest.raises(ValueError, match="uid is not a string"):
         StoredState.of({f"{PREFIX}state": text}, UID, TYPES)
@@ -518,6 +519,7 @@ def test_types_that_the_spec_does_not_have() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        *NO_JSON_OBJECT,
         '{"generation":0,"replicas":{},"reason":5}',
         '{"generation":1e308,"replicas":{"Worker":1}}',
         '{"generation":7,"replicas":{"Boss":1}}',
@@ -527,10 +529,12 @@ def test_types_that_the_spec_does_not_have() -> None:
         '{"phase":"Stable","replicas":{"Worker":10000000000}}',
         '{"phase":"Stable","slot":"1","replicas":{"Chief":1,"PS":1,"Worker":2}}',
         '{"phase":"Stable","since":"x","replicas":{"Chief":1,"PS":1,"Worker":2}}',
-        "[" * 100_000,
+        '{"phase":"Dancing"}',
+        '{"phase":"Switching"}',
     ],
+    ids=named,
 )
-def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
+def test_a_job_with_an_invalid_state_or_target_continues_and_gets_an_event(name: str, text: str) -> None:
     cluster = started()
     cluster.annotations[f"{PREFIX}{name}"] = text
     cluster.run(10)
@@ -547,7 +551,7 @@ def test_a_job_runs_on_and_says_what_is_wrong(name: str, text: str) -> None:
         '{"phase":"Stable","replicas":{"Worker":10000000000}}',
     ],
 )
-def test_scheduling_takes_a_wrong_state_for_none(state: str) -> None:
+def test_scheduling_ignores_an_invalid_state(state: str) -> None:
     found = view_of(
         job(annotations={f"{PREFIX}max-workers": "4", f"{PREFIX}state": state}), (), nodes={}, now=NOW, all_jobs=True
     )

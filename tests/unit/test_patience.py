@@ -42,7 +42,7 @@ def kept(pods: tuple[Pod, ...] = (), **fields: Any) -> int:
     return lasts
 
 
-def test_who_cannot_start_is_not_waited_for() -> None:
+def test_capacity_is_not_reserved_for_a_pod_that_cannot_start() -> None:
     assert kept() == 299
     assert kept((GATED,)) == 19
     assert kept(barred=True) == 19
@@ -95,7 +95,7 @@ def counted(*looks: JobView | None) -> int:
     return failed.counts(0.0).get("ns", 0)
 
 
-def test_what_counts_as_a_failed_promise() -> None:
+def test_a_reservation_fails_when_it_runs_out_or_its_job_is_deleted() -> None:
     open_ = look(PROMISED)
     over = look(PROMISED, now=NOW + timedelta(seconds=300), before=open_)
     suspended = look(elastic_job(target=target(), state=state()), (bound("ps", 0), bound("worker", 0)))
@@ -229,7 +229,7 @@ def test_a_pod_that_is_refused_bars_its_job_until_it_is_made(error: ApiError, ba
     assert executor.refused_pods.jobs == set()
 
 
-def test_what_is_not_tried_again_is_forgotten() -> None:
+def test_a_refused_pod_is_forgotten_after_a_while() -> None:
     now = [0.0]
     refused = RefusedPods(lambda: now[0])
     refused.refused("u", "a", "exceeded quota")
@@ -239,7 +239,7 @@ def test_what_is_not_tried_again_is_forgotten() -> None:
     assert refused.jobs == set()
 
 
-def test_what_nobody_asks_for_is_forgotten_as_well() -> None:
+def test_refused_pods_of_deleted_jobs_are_forgotten() -> None:
     """Jobs come and go, and each is refused 2,000 pods."""
     now = [0.0]
     refused = RefusedPods(lambda: now[0])

@@ -143,7 +143,7 @@ async def test_a_pod_of_the_same_name_starts_with_no_report(world: tuple[World, 
     assert len(seen.asked) <= asked + 1
 
 
-async def test_nonsense_keeps_the_last_report_and_is_asked_for_less_often(world: tuple[World, Reports]) -> None:
+async def test_an_invalid_answer_keeps_the_last_report_and_lowers_the_rate(world: tuple[World, Reports]) -> None:
     seen, reports = world
     seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
     chief = seen.add("chief", 0)
@@ -240,7 +240,7 @@ async def test_cpu_use_is_a_mean_over_the_window(world: tuple[World, Reports]) -
     assert reports.of_job(KEY)[chief.name].mean_cores is None
 
 
-async def test_what_replicas_use_for_the_start_is_not_what_steps_cost(world: tuple[World, Reports]) -> None:
+async def test_cpu_used_for_the_start_does_not_count_for_steps(world: tuple[World, Reports]) -> None:
     """They do not know of steps: their means begin anew with the chief's first one."""
     seen, reports = world
     seen.polling = StatusPolling(interval_s=0.05, max_requests_per_s=1000)
@@ -272,7 +272,7 @@ async def test_what_replicas_use_for_the_start_is_not_what_steps_cost(world: tup
     await until(lambda: reports.of_job(KEY)[worker.name].mean_cores is None)
 
 
-async def test_what_a_step_costs_is_of_minutes_not_of_the_last_half_one(world: tuple[World, Reports]) -> None:
+async def test_the_cost_of_a_step_is_measured_over_minutes(world: tuple[World, Reports]) -> None:
     """A pod that ran at half of its speed for the last minute, and as it does for three before."""
     seen, reports = world
     seen.polling = StatusPolling(interval_s=0.1, max_requests_per_s=1000)
@@ -425,7 +425,7 @@ def pods_of(namespace: str, job: str, count: int) -> list[Pod]:
     "error",
     [RecursionError(), UnicodeError("x"), MemoryError(), KeyError("x"), AssertionError(), asyncio.CancelledError()],
 )
-async def test_whatever_one_question_raises_is_that_pods_failure(error: BaseException) -> None:
+async def test_an_error_of_one_question_counts_for_that_pod_only(error: BaseException) -> None:
     bad, good = pods_of("bad", "j", reports_module._IN_FLIGHT), pods_of("good", "j", 1)
     questions: list[str] = []
 
@@ -500,7 +500,7 @@ async def test_many_pods_of_one_namespace_make_no_other_namespace_wait() -> None
     ("wanted", "total", "share"),
     [((), 5, inf), ((1, 2), 3, inf), ((1, 9), 4, 3), ((9, 9), 4, 2), ((3, 1, 9, 9), 12, 4)],
 )
-def test_who_wants_less_leaves_the_rest_to_the_others(wanted: tuple[float, ...], total: float, share: float) -> None:
+def test_a_share_that_is_not_wanted_goes_to_the_others(wanted: tuple[float, ...], total: float, share: float) -> None:
     assert fair_share(wanted, total) == share
 
 
@@ -515,7 +515,7 @@ async def test_pods_that_never_answered_are_asked_ever_less_often() -> None:
     assert reports._interval_s(("ns", "j"), source) == 2.0
 
 
-async def test_it_ends_when_it_is_cancelled_in_the_moment_of_news() -> None:
+async def test_polling_ends_when_it_is_cancelled_while_news_arrive() -> None:
     """Else a leader that has to stop would wait for it for ever."""
 
     async def ask(_: Pod) -> bytes:
@@ -572,7 +572,7 @@ async def test_progress_is_told_of_the_pod_that_leads(world: tuple[World, Report
     assert reports.renewed() == set()
 
 
-async def test_no_asker_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_askers_that_end_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled by something it waits for ends the run, which begins anew with all of them."""
     monkeypatch.setattr(supervise, "_BACKOFF_S", 0.01)
     questions: list[str] = []

@@ -70,7 +70,7 @@ def test_the_class_of_the_gang_is_no_priority_of_pods() -> None:
 
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != "fixed"])
-def test_nobody_comes_first_by_a_class_that_none_of_its_pods_has(profile: str) -> None:
+def test_no_job_comes_first_by_a_class_that_its_pods_do_not_have(profile: str) -> None:
     """Both fill the cluster; all orders take the same one, whatever the later one writes."""
 
     def starts(critical: bool) -> list[str]:

@@ -41,7 +41,7 @@ async def test_jobs_that_have_begun_come_first() -> None:
     assert [await taken(queue) for _ in range(3)] == [A, ("ns", "c"), B]
 
 
-async def test_not_by_two_workers() -> None:
+async def test_a_key_is_never_handled_by_two_workers() -> None:
     """A key added while it is handled comes back when that is done, once."""
     queue = KeyQueue()
     queue.add(A)
@@ -74,7 +74,7 @@ async def test_failures_wait_longer_each_time() -> None:
     assert max(queue.retry(A) for _ in range(50)) == 60
 
 
-async def test_what_follows_a_failure_does_not_cut_its_time_short() -> None:
+async def test_changes_after_a_failure_do_not_shorten_the_backoff() -> None:
     """Pods that a failing job loses and makes again call it back only when its retry is due; the job itself at once."""
     queue = KeyQueue()
     loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ async def test_workers_that_wait_are_called() -> None:
     await asyncio.gather(*workers, *doomed, return_exceptions=True)
 
 
-async def test_all_that_one_end_admits_is_taken() -> None:
+async def test_every_key_that_an_end_admits_is_taken() -> None:
     """One item of two namespaces at their limit is done: now each may have one more, and two workers wait."""
     queue = KeyQueue(6)
     for key in (*of("a", 2), *of("b", 2)):
@@ -216,7 +216,7 @@ async def test_all_that_one_end_admits_is_taken() -> None:
     assert not left
 
 
-async def test_what_is_gone_leaves_nothing() -> None:
+async def test_a_deleted_key_leaves_nothing() -> None:
     """A job with a time to live of years that was deleted is not remembered for years."""
     queue = KeyQueue()
     queue.retry(A)

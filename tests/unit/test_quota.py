@@ -113,7 +113,7 @@ class Api:
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_what_is_tried_before_a_job_is_recreated(readable: bool) -> None:
+def test_pods_are_tried_against_quotas_before_a_job_is_recreated(readable: bool) -> None:
     cache = cast("Any", None)
 
     async def said(count: int) -> str:

@@ -31,6 +31,7 @@ from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMM
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import EXPORTER, INSTALL, Pod
 from elastic_tfjob.controller.model.status import format_time
+from harness.hostile_text import NO_TIMES
 from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, service, services, shown
 
 STOPPED = {COMMAND_ANNOTATION: STOP_COMMAND}
@@ -226,7 +227,7 @@ class TestLauncherThatCannotBeInstalled:
         return pod("Worker", 0, "Failed", status={"initContainerStatuses": inits})
 
     @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
-    def test_its_pod_is_made_anew_after_a_while(self, policy: str) -> None:
+    def test_a_pod_whose_launcher_cannot_be_installed_is_recreated_after_a_while(self, policy: str) -> None:
         found = job({"Worker": replicas(1, policy)}, runPolicy={"backoffLimit": 0})
         for ended_s, deleted in ((3.0, []), (10.0, ["j-worker-0"])):
             decision = decide(found, pods=(self.failed(ended_s),), services=services({"Worker": 1}))
@@ -260,7 +261,7 @@ class TestAnExporterThatIsYetToEnd:
         return decide(found, pods=(chief, pod("PS", 0)), services=services({"Chief": 1, "PS": 1}))
 
     @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-    def test_its_job_has_succeeded(self, policy: str) -> None:
+    def test_a_job_succeeds_before_its_exporter_has_ended(self, policy: str) -> None:
         chief = self.chief(restartPolicy=policy)
         status = self.decided(chief).status
         assert status is not None
@@ -286,7 +287,7 @@ class TestAnExporterThatIsYetToEnd:
         ],
         ids=["failed", "restarts", "no exporter", "another container runs"],
     )
-    def test_else_its_phase_says_how_it_is(self, chief: Pod) -> None:
+    def test_a_chief_that_failed_or_restarts_or_runs_another_container_has_not_succeeded(self, chief: Pod) -> None:
         assert chief.phase == "Running"
         status = self.decided(chief).status
         assert status is not None
@@ -346,14 +347,14 @@ class TestRestart:
 class TestTerminating:
     """Running pods that are being deleted."""
 
-    def test_by_somebody_else(self) -> None:
+    def test_a_pod_that_another_client_deletes_has_failed(self) -> None:
         """Upstream's rule: a pod that is drained away has failed."""
         decision = decide(job(), pods=(pod("Worker", 0, terminating=True),), services=services({"Worker": 1}))
         assert decision.status is not None
         assert decision.status["replicaStatuses"] == {"Worker": {"failed": 1}}
         assert shown(decision.status)[-1][0] == "Failed"
 
-    def test_by_us(self) -> None:
+    def test_a_pod_that_the_operator_deletes_has_not_failed(self) -> None:
         """A pod with our note on it has not failed, and its place is not filled before it is gone."""
         leaving = pod("Worker", 0, terminating=True, annotations=STOPPED)
         decision = decide(job(), pods=(leaving,), services=services({"Worker": 1}))
@@ -419,7 +420,7 @@ class TestSuspend:
 class TestOwnership:
     """Names are not enough: the owner's uid decides."""
 
-    def test_what_an_earlier_job_of_the_same_name_left(self) -> None:
+    def test_pods_of_an_earlier_job_of_the_same_name_are_waited_for(self) -> None:
         """Its pods are no replicas of this job, and their names are waited for."""
         left = pod("Worker", 0, owner="earlier", terminating=True)
         decision = decide(job({"Worker": 2}), pods=(left,), services=(service("Worker", 1, owner="earlier"),))
@@ -549,8 +550,8 @@ def test_numbers_beyond_the_calendar() -> None:
     assert running.again_at is not None
     status = {"conditions": [condition("Created"), condition("Succeeded")], "completionTime": "9990-01-01T00:00:00Z"}
     assert decide(job(runPolicy=policy, status=status)).actions == ()
-    for nonsense in ("then", "2026-01-02", "0000-00-00T00:00:00Z"):
-        found = look(job(runPolicy={"activeDeadlineSeconds": 10**12}, status={"startTime": nonsense}))
+    for no_time in NO_TIMES:
+        found = look(job(runPolicy={"activeDeadlineSeconds": 10**12}, status={"startTime": no_time}))
         assert found.status is not None
         assert shown(found.status)[-1][0] == "Running"
 
@@ -559,7 +560,7 @@ class TestMarked:
     """Pods with our note on them that nobody deleted: the operator was killed between the two."""
 
     @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
-    def test_it_is_deleted_and_made_anew(self, phase: str) -> None:
+    def test_a_marked_pod_is_deleted_and_recreated(self, phase: str) -> None:
         """Its end would count for nothing, so it must not stay."""
         marked = pod("Worker", 0, phase, exit_code=0 if phase == "Succeeded" else 1, annotations=STOPPED)
         found = job({"Worker": 2}, successPolicy="AllWorkers")

@@ -104,7 +104,7 @@ class Bench:
         self.there |= {JOB: a_job(2), PODS: {"items": list(pods), "metadata": {"resourceVersion": "9"}}}
 
 
-async def test_who_takes_over_decides_from_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_leader_decides_from_what_it_has_read_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from what a silent watch has left: neither the job nor its pods."""
     delete = Decision(actions=(DeletePod("j-worker-1", "u1"),))
     bench = Bench(monkeypatch, {1: MAKE, 2: delete})

@@ -21,7 +21,7 @@ from elastic_tfjob.scheduling.reasons import Reason
         (2, "Unheard", "2 Unheard"),
     ],
 )
-def test_one_and_many(count: int, replica_type: str, said: str) -> None:
+def test_counts_of_replicas_in_words(count: int, replica_type: str, said: str) -> None:
     assert count_in_words(count, replica_type) == said
 
 

@@ -18,7 +18,7 @@ def changed(*after: Line) -> Rescale:
     return cost_of([*STEADY, *after], 10.0, 20.0, before_s=6, change="Worker 1->2", grows=True)
 
 
-def test_all_that_is_not_trained_is_lost() -> None:
+def test_training_lost_is_the_time_without_new_steps() -> None:
     outage = changed(line(19.0, 101, 100), line(21.0, 121, 100))
     assert outage.downtime_s == 9.0
     assert outage.training_lost_s == pytest.approx(8.9), "eleven of a hundred steps were made"

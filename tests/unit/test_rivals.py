@@ -74,7 +74,7 @@ async def test_many_that_only_look_like_one_are_not_all_told() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--enable-scheme=\n"], ["--enable-scheme", "= \t="], ["--enable-scheme"], [7]])
-async def test_no_argument_of_a_tenants_keeps_the_operator_from_starting(arguments: list[Any]) -> None:
+async def test_no_pod_of_a_tenant_keeps_the_operator_from_starting(arguments: list[Any]) -> None:
     assert await find_rivals(cast("ApiClient", Api("tenant", arguments=arguments))) == []
 
 
@@ -88,5 +88,5 @@ async def test_no_argument_of_a_tenants_keeps_the_operator_from_starting(argumen
         (["--enable-scheme=\n"], True),
     ],
 )
-async def test_which_kinds_it_reconciles_is_in_its_arguments(arguments: list[str], runs_tfjobs: bool) -> None:
+async def test_a_rivals_kinds_are_read_from_its_arguments(arguments: list[str], runs_tfjobs: bool) -> None:
     assert len(await find_rivals(cast("ApiClient", Api("kubeflow", arguments=arguments)))) == runs_tfjobs

@@ -32,6 +32,8 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.round import Round
 
+from .build import raw_node
+
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[Any]:
@@ -42,6 +44,10 @@ def logs() -> Iterator[Any]:
 
 PREFIX = "elastic.kubeflow.org/"
 Object = dict[str, Any]
+
+
+def large_node() -> Object:
+    return raw_node("n1", cpu="64", memory="64Gi")
 
 
 def tfjob(name: str, namespace: str = "ns", **annotations: Any) -> Object:
@@ -64,16 +70,6 @@ def tfjob(name: str, namespace: str = "ns", **annotations: Any) -> Object:
     }
 
 
-def node(name: str) -> Object:
-    return {
-        "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
-        "status": {
-            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-
-
 class Server:
     """What of the API the loop uses: lists of nodes and pods, watches in which nothing happens, patches of jobs."""
 
@@ -82,7 +78,7 @@ class Server:
         self.targets: dict[str, Target] = {}
 
     async def get(self, path: str, **_: Any) -> Object:
-        return {"items": [node("n1")] if path.endswith("nodes") else [], "metadata": {"resourceVersion": "1"}}
+        return {"items": [large_node()] if path.endswith("nodes") else [], "metadata": {"resourceVersion": "1"}}
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Object]:
         await asyncio.Event().wait()
@@ -197,7 +193,7 @@ async def test_a_job_that_fails_is_left_out_and_the_others_get_their_targets(
     assert "bad" not in world.server.targets
 
 
-async def test_what_a_plan_expects_is_written_with_the_target() -> None:
+async def test_the_expected_speed_of_a_plan_is_written_with_the_target() -> None:
     world = World([tfjob("good", total_steps="6000", estimated_duration="10m")])
     async with world.running():
         await world.until(lambda: "good" in world.server.targets and bool(world.server.targets["good"].replicas))
@@ -218,7 +214,7 @@ async def test_what_a_plan_expects_is_written_with_the_target() -> None:
     ],
     ids=["refused", "numbers", "reason", "replicas", "generation"],
 )
-async def test_nonsense_in_one_jobs_annotations(bad: Object, profile: str) -> None:
+async def test_invalid_annotations_of_one_job_do_not_stop_the_others(bad: Object, profile: str) -> None:
     """With what waits under `fixed`, since that profile decides nothing else."""
     jobs = crowd(**bad)
     for job in jobs[:-1]:
@@ -311,7 +307,7 @@ async def test_a_write_that_is_cancelled_is_tried_again(monkeypatch: pytest.Monk
         await world.until(lambda: "bad" in world.server.targets)
 
 
-async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_skipped_job_returns_when_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
     async with world.running():
@@ -324,7 +320,7 @@ async def test_what_was_left_out_comes_back_when_it_is_mended(monkeypatch: pytes
         await world.until(lambda: "bad" in world.server.targets)
 
 
-async def test_what_was_left_out_is_tried_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_skipped_job_is_retried_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_entry, "_FIRST_DELAY_S", 1.0)
     break_for_bad(monkeypatch, *STAGES["core"])
     world = World(crowd())
@@ -512,7 +508,7 @@ async def test_time_ends_a_search_and_each_comes_on() -> None:
 
 
 @pytest.mark.parametrize("pair", [(("ns-0", 1), ("ns-0", 2)), (("ns-0", 1), ("ns-5", 7))], ids=["one", "two"])
-async def test_of_jobs_that_only_fail_together_one_is_left_out(pair: tuple[Numbered, Numbered]) -> None:
+async def test_one_of_the_jobs_that_fail_only_together_is_skipped(pair: tuple[Numbered, Numbered]) -> None:
     """It is that of the more suspected group where they differ in that."""
     core = Core(lambda keys: set(pair) <= keys, lambda _: 0.001)
     jobs = many(8, 50)
@@ -650,7 +646,7 @@ async def test_a_round_looks_at_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
         looks.clear()
         await world.until(lambda: len(looks) >= 2)
         assert looks == [{"good-0"}] * len(looks)
-        larger = node("n1")
+        larger = large_node()
         larger["metadata"]["resourceVersion"] = "2"
         larger["status"]["allocatable"]["cpu"] = "128"
         world.scheduler._nodes.written(larger)

@@ -51,11 +51,11 @@ class TestUsable:
         found = usable_cpu(GROUPS, HERE, {WORKER: (100, 150)}, shared=False)
         assert found == {CHIEF: (50,), PS: (50,), WORKER: (100, 150)}
 
-    def test_what_the_job_holds_on_the_node_in_turn(self) -> None:
+    def test_usable_cpu_is_what_the_job_holds_on_the_node(self) -> None:
         found = usable_cpu(GROUPS, HERE, {WORKER: (100, 150)}, shared=True)
         assert found == {CHIEF: (350,), PS: (350,), WORKER: (175, 175)}
 
-    def test_not_what_it_holds_elsewhere(self) -> None:
+    def test_cpu_held_on_other_nodes_is_not_usable(self) -> None:
         assert usable_cpu(GROUPS, APART, {}, shared=True) == {CHIEF: (150,), PS: (150,), WORKER: (150, 150)}
 
     def test_an_evaluator_shares_nothing(self) -> None:
@@ -133,7 +133,7 @@ class TestSimulated:
         outcome = simulate("kips", [work], gpus=0, cpus=1, speed_model=model, parameters=said, costs=costs)
         assert finishes(outcome) == {"j": pytest.approx(starts_s + trains_s)}
 
-    def test_what_if_goes_on_as_fast_as_it_is(self) -> None:
+    def test_a_forecast_begins_at_the_present_speed(self) -> None:
         shares = job(cpu_use={CHIEF: 0.6, PS: 1.2, WORKER: 1.05})
         live, _ = present(shares, 0.0)
         assert live.cpu_shared
@@ -183,7 +183,7 @@ class TestLive:
         assert set(held(cluster).values()) == {(100, 100)}
         assert not cpu_shared({("Chief", 0): cluster.pods["j-chief-0"]})
 
-    def test_what_one_is_lent_is_for_all(self) -> None:
+    def test_cpu_lent_to_one_replica_counts_for_all_on_the_node(self) -> None:
         cluster = aimed(placed(), {"Worker": (250, 100)})
         assert held(cluster) == {
             "chief-0": (100, 450),

@@ -29,26 +29,21 @@ from elastic_tfjob.scheduling.reasons import Reason, as_reason
 from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import Growth
+from harness.hostile_text import NO_JSON_OBJECT
 
-from .build import NOW, UID, job, pod
+from .build import NOW, UID, job, pod, raw_node
 
 PREFIX = "elastic.kubeflow.org/"
 GI = 2**30
 
 
 def node(name: str, cpu: str = "4", **fields: Any) -> KubeNode:
-    """A Ready node as the API sends it."""
+    """A node with two GPUs; `ready` is its condition."""
     spec = {key: fields.pop(key) for key in ("taints", "unschedulable") if key in fields}
-    return KubeNode.parse(
-        {
-            "metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": {"zone": name[-1]}},
-            "spec": spec,
-            "status": {
-                "allocatable": {"cpu": cpu, "memory": "8Gi", "nvidia.com/gpu": "2", "pods": "110"},
-                "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
-            },
-        }
-    )
+    raw = raw_node(name, cpu, labels={"zone": name[-1]}, **spec)
+    raw["status"]["allocatable"]["nvidia.com/gpu"] = "2"
+    raw["status"]["conditions"][0]["status"] = fields.get("ready", "True")
+    return KubeNode.parse(raw)
 
 
 NODES = {name: node(name) for name in ("n1", "n2")}
@@ -140,7 +135,7 @@ def test_without_checkpoint_dir_it_has_only_its_declared_size() -> None:
         ({"max-workers": "2", "inject": "none"}, (False, True, False)),
     ],
 )
-def test_what_may_be_done_to_a_job(said: dict[str, str], may: tuple[bool, bool, bool]) -> None:
+def test_a_jobs_annotations_say_which_changes_are_allowed(said: dict[str, str], may: tuple[bool, bool, bool]) -> None:
     """With somewhere to go on from it can be stopped and tell its progress, whatever its bounds are."""
     found = elastic_job(workers=2)
     for name in ("min-workers", "inject"):
@@ -222,7 +217,7 @@ def test_constraints() -> None:
     ],
     ids=["plain", "placement-none", "suspended", "of-another", "finished"],
 )
-def test_not_decided_for_but_counted(found: TFJob) -> None:
+def test_a_job_that_is_not_scheduled_counts_as_usage(found: TFJob) -> None:
     made = look(found, (bound("worker", 0), bound("worker", 1, phase="Succeeded")))
     assert made.job is None
     assert made.other_usage == {"n1": Resources(1000, pods=1)}
@@ -246,7 +241,7 @@ def test_bound_pods_say_where_it_is() -> None:
     assert made.phase == "running"
 
 
-def test_till_pods_are_bound_the_target_says_and_it_is_left_alone() -> None:
+def test_the_target_is_the_placement_until_pods_are_bound() -> None:
     found = look(elastic_job(target=target(), state=state()), (bound("ps", 0),))
     assert found.job is not None
     assert (found.job.placement, found.job.phase) == ({"PS": ("n1",), "Worker": ("n1",)}, "rescaling")
@@ -330,7 +325,7 @@ def test_cpu_use_while_a_pod_does_not_hold_yet_what_it_is_promised(limit: int, u
     assert found.cpu_use["Worker"] * found.held_cpu("Worker") == used_m
 
 
-def test_what_a_step_costs_is_of_one_window() -> None:
+def test_the_cost_of_a_step_comes_from_one_window() -> None:
     """Of CPU and speed over the same time, once all replicas have said; not of the speed of the last seconds."""
 
     def told(cores: float | None, **fields: Any) -> Report:
@@ -392,8 +387,9 @@ def test_cpu_use_is_settled_when_the_same_weight_was_promised_for_a_whole_window
     assert told(after(45, 2000, same))
 
 
-def test_nonsense_in_our_annotations_counts_as_nothing() -> None:
-    assert described(elastic_job(target="{", state="[]")).phase == "waiting"
+def test_a_target_and_a_state_that_cannot_be_read_are_ignored() -> None:
+    for text in NO_JSON_OBJECT:
+        assert described(elastic_job(target=text, state=text)).phase == "waiting"
 
 
 def test_annotations_are_read_once_of_the_same_object() -> None:
@@ -480,7 +476,7 @@ def remembered(found: JobView, change: core.Assignment | None = None, **numbers:
     return decide(plan, {"ns/j": found}).get("ns/j")
 
 
-def test_what_is_remembered_goes_with_the_target_and_asks_for_nothing() -> None:
+def test_a_profiles_memory_is_written_with_the_target_only() -> None:
     found = look(elastic_job(target={**target(), "memory": KNOWN}, state=state()), PODS)
     assert found.job is not None
     assert found.job.memory == KNOWN
@@ -495,7 +491,7 @@ def test_what_is_remembered_goes_with_the_target_and_asks_for_nothing() -> None:
     assert (begun.generation, begun.memory) == (1, {"x": 3.0})
 
 
-def test_what_cannot_be_carried_out_now_is_not_remembered() -> None:
+def test_no_memory_is_stored_for_a_change_that_cannot_be_carried_out() -> None:
     found = look(elastic_job(target={**target(), "memory": KNOWN}, state=state()), PODS)
     nodes = {"n1": replace(NODES["n1"], allocatable=Resources(100, 0, 0, pods=9))}
     made = assemble([found], nodes, [], NOW.timestamp())
@@ -519,7 +515,7 @@ def test_suspending_a_job_forgets_nothing() -> None:
     assert (made.replicas, made.memory) == ({}, KNOWN)
 
 
-def test_what_is_lost_or_cannot_be_moved_is_made_anew_in_the_same_generation() -> None:
+def test_lost_replicas_are_recreated_in_the_same_generation() -> None:
     known: dict[str, Any] = {"target": target(), "state": state()}
     lost = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]})
     assert planned(lost, MOVED)["ns/j"].generation == 0
@@ -673,7 +669,7 @@ def test_an_edit_that_could_not_be_followed_is_asked_for_again(profile: str, has
 
 
 @pytest.mark.parametrize("profile", ["fixed", "kips", "las", "elastic", "aryl", "released", "stop"])
-def test_what_is_asked_for_while_a_job_returns_gets_a_newer_generation(profile: str) -> None:
+def test_a_size_requested_during_a_roll_back_gets_a_newer_generation(profile: str) -> None:
     """Generation 1 made no step, and 2 was asked for meanwhile: the job has returned as generation 3."""
     workers = 0 if profile == "stop" else 3
     replicas = {"PS": 1, "Worker": 3} if workers else {}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.controller.model.status import JobStatus
+from harness.hostile_text import NO_TIMES, named
 from unit.build import condition, decide, job
 
 THEN, NOW = "2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z"
@@ -69,9 +70,7 @@ def test_round_trip() -> None:
     assert JobStatus.parse(raw).to_dict() == raw
 
 
-@pytest.mark.parametrize(
-    "time", ["x", "", "0000-01-01T00:00:00Z", "2026-01-02T03:04:05", "9999-12-31T23:59:59Z", 5, {}]
-)
+@pytest.mark.parametrize("time", [*NO_TIMES, 5, {}], ids=named)
 def test_a_time_that_is_none_is_not_set(time: object) -> None:
     """A user may write the status of a job, too: a pass of the operator must come to its end all the same."""
     found = JobStatus.parse({"startTime": time, "completionTime": time, "lastReconcileTime": time})

@@ -72,7 +72,7 @@ def test_a_checkpoint_is_confirmed_before_any_pod_ends(annotations: dict[str, st
 
 
 @pytest.mark.parametrize("annotations", [ONE_SIZE, ELASTIC])
-def test_it_goes_on_at_its_step(annotations: dict[str, str]) -> None:
+def test_a_stopped_job_resumes_at_its_step(annotations: dict[str, str]) -> None:
     job = Stopped(annotations)
     job.preempt()
     job.run(15)
@@ -85,7 +85,7 @@ def test_it_goes_on_at_its_step(annotations: dict[str, str]) -> None:
     assert job.reason == "TFJobRunning"
 
 
-def test_what_is_lost_is_told() -> None:
+def test_steps_lost_by_a_stop_are_reported() -> None:
     job = Stopped()
     job.preempt()
     job.run(15)
@@ -99,7 +99,7 @@ class TestTheLimit:
     """A checkpoint that does not come."""
 
     @pytest.mark.parametrize(("saves", "why"), [("never", ""), ("fails", ": No space left on device")])
-    def test_it_ends_all_the_same(self, saves: str, why: str) -> None:
+    def test_a_stop_ends_at_its_time_limit(self, saves: str, why: str) -> None:
         job = Stopped(limit_s=60.0)
         job.launchers["j-chief-0"].saves = saves
         job.checkpoint = 70
@@ -118,7 +118,7 @@ class TestTheLimit:
         waited = [count.amount for count in job.counted if count.what == "stop_wait_seconds"]
         assert (lost, waited) == ([30.0], [60.0])
 
-    def test_nobody_knows_what_is_lost(self) -> None:
+    def test_a_stop_without_a_report_names_no_lost_steps(self) -> None:
         job = Stopped(limit_s=60.0)
         job.launchers["j-chief-0"].saves = "never"
         job.preempt()
@@ -164,16 +164,16 @@ class TestNobodyToAsk:
         job.old_launchers = True
         assert "its launcher has an older version" in self.ended(job)
 
-    def test_no_hook(self) -> None:
+    def test_a_program_without_the_hook_is_not_asked_to_save(self) -> None:
         job = Stopped()
         job.hook = False
         assert "does not use ElasticCheckpoint" in self.ended(job)
 
-    def test_no_launcher(self) -> None:
+    def test_a_job_without_a_launcher_is_not_asked_to_save(self) -> None:
         job = Stopped({**ELASTIC, f"{PREFIX}inject": "sidecar"})
         assert "its pods have no launcher" in self.ended(job)
 
-    def test_no_step_since_it_began(self) -> None:
+    def test_a_program_without_a_step_since_its_start_is_not_asked_to_save(self) -> None:
         job = Stopped()
         job.steps = False
         job.preempt()
@@ -184,7 +184,7 @@ class TestNobodyToAsk:
         assert (waited.what, stops.what) == ("stop_wait_seconds", "stops")
         assert waited.amount <= 2
 
-    def test_no_step_as_of_a_while_ago(self) -> None:
+    def test_a_program_with_an_old_report_is_asked_again(self) -> None:
         """It may have made hundreds since: nothing ends before it was asked again."""
         job = Stopped()
         job.steps, job.report_age_s = False, 4.0
@@ -297,7 +297,7 @@ def test_an_operator_that_dies_anywhere(killed_after: int) -> None:
     assert "CheckpointMissed" not in [reason for reason, _ in job.stages]
 
 
-def test_it_is_read_with_its_bounds() -> None:
+def test_a_stop_in_the_state_is_read_within_its_bounds() -> None:
     job = Stopped()
     job.preempt()
     job.launchers["j-chief-0"].saves = "never"

@@ -53,7 +53,7 @@ def test_each_phase_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", PHASES)
-def test_what_it_wrote_is_read_and_written_as_it_was(name: str) -> None:
+def test_recorded_annotations_are_read_and_written_unchanged(name: str) -> None:
     known = RECORDED[name]
     annotations = {PREFIX + key: text for key, text in known.items() if key != "commands"}
     state, target = StoredState.of(annotations, UID, SIZE), Target.of(annotations, UID, SIZE)

@@ -32,7 +32,7 @@ def read(reason: object) -> Why:
 
 
 @pytest.mark.parametrize("reason", [SHORT, FULL, Reason("behind"), "words of a profile's own", ""])
-def test_it_is_read_as_it_was_written(reason: Why) -> None:
+def test_a_stored_reason_is_read_back(reason: Why) -> None:
     target = Target(1, SIZE, reason=reason)
     assert Target.parse(target.to_json()) == target
     at = "2026-01-02T03:04:05Z"
@@ -69,12 +69,12 @@ def test_a_code_has_its_facts_beside_it() -> None:
         ({"code": "short", "facts": {"cpu": 10**30}}, "needs "),
     ],
 )
-def test_what_somebody_wrote_is_read_with_its_bounds(written: object, words: str) -> None:
+def test_a_reason_that_others_wrote_is_read_within_its_bounds(written: object, words: str) -> None:
     assert str(read(written)).startswith(words)
 
 
 @pytest.mark.parametrize("written", [5, [], True, {"code": 5}])
-def test_what_is_no_reason_is_told(written: object) -> None:
+def test_an_invalid_reason_is_an_error(written: object) -> None:
     with pytest.raises(ValueError, match="reason"):
         read(written)
 

@@ -46,7 +46,7 @@ async def cancelled_by_nobody() -> None:
     "problem", [ValueError("x"), RecursionError(), MemoryError(), in_a_group, cancelled_by_nobody, None]
 )
 @pytest.mark.usefixtures("quick")
-async def test_whatever_ends_a_task_begins_it_anew(problem: object) -> None:
+async def test_a_task_is_restarted_whatever_ends_it(problem: object) -> None:
     begun: list[float] = []
 
     async def run() -> None:

@@ -125,7 +125,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_too_large_is_refused_and_said(name: str) -> None:
+def test_a_template_that_is_too_large_is_refused_with_an_event(name: str) -> None:
     """In an event, which names the place and what is allowed; what is at the limit is taken."""
     fits, beyond, says = CASES[name]
     assert not decide(job({"Worker": replicas(1, **fits)})).events
@@ -139,7 +139,7 @@ def test_what_is_too_large_is_refused_and_said(name: str) -> None:
         job_request(refused)
 
 
-def test_all_templates_together() -> None:
+def test_all_templates_together_have_a_limit() -> None:
     half = replicas(1, **with_env(MAX_ALL_TEMPLATES_VALUES // 2))
     assert job({"PS": half, "Worker": half}).spec()
     says = r"the templates of all types together have 8005 values \(keys and entries of lists\); allowed: 8000"
@@ -147,7 +147,7 @@ def test_all_templates_together() -> None:
         job({"Chief": 1, "PS": half, "Worker": half}).spec()
 
 
-def test_what_else_a_spec_may_hold_many_of() -> None:
+def test_other_parts_of_a_spec_have_limits() -> None:
     with pytest.raises(InvalidTFJob, match="33 replica types; allowed: 32"):
         job({f"Type{i}": 0 for i in range(MAX_REPLICA_TYPES + 1)}).spec()
     policy: dict[str, Any] = {"schedulingPolicy": {"minResources": {f"r{i}": [] for i in range(100_000)}}}
@@ -168,7 +168,7 @@ def test_a_deep_template_ends_no_recursion(inner: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 5, "x", [], [1], [[1]], {"containers": 5}, {"containers": [5]}])
-def test_what_makes_no_sense_is_for_others_to_refuse(odd: Any) -> None:
+def test_invalid_values_do_not_break_the_size_check(odd: Any) -> None:
     found = {"spec": odd, "nodeSelector": odd}
     replica = {"template": found}
     for spec in (odd, {"tfReplicaSpecs": odd, "runPolicy": odd}, {"tfReplicaSpecs": {"W": odd, "V": replica}}):
@@ -211,7 +211,7 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
     assert (described.found.job, described.found.other_usage["n"].cpu_millicores) == (None, 2000)
 
 
-def test_no_sample_comes_near() -> None:
+def test_every_sample_is_far_below_the_limits() -> None:
     for path in SAMPLES.glob("*.yaml"):
         for document in yaml.safe_load_all(path.read_text()):
             if document and document.get("kind") == "TFJob":

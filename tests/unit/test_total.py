@@ -16,14 +16,15 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.quantities import CpuAsked
 from elastic_tfjob.controller.model.reports import Report
+from harness import hostile_text
 from harness.effort import effort
 from unit.build import NOW, UID, condition, job, pod, pod_group, services
 from unit.pretend import COMMAND
 
 TYPES = st.sampled_from(["Chief", "Master", "PS", "Worker", "Evaluator", "worker", "Odd"])
 COUNTS = st.dictionaries(TYPES, st.integers(0, 4) | st.sampled_from([MAX_REPLICAS, 10**6, -1]), max_size=4)
-TIMES = st.sampled_from(["", "then", "2026-01-02T03:04:05Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
-LARGE = st.sampled_from([-1, 0, 1, 60, 2**31 - 1, 2**63 - 1])
+TIMES = st.sampled_from([*hostile_text.TIMES, *hostile_text.NO_TIMES])
+LARGE = st.sampled_from([*hostile_text.COUNTS, 60])
 GENERATIONS = st.integers(0, 4)
 CPU = st.dictionaries(TYPES, st.lists(st.sampled_from([1, 100, 300, 10**9]), max_size=4), max_size=2)
 NODES = st.dictionaries(TYPES, st.lists(st.sampled_from(["a", "b"]), max_size=4), max_size=2)
@@ -185,7 +186,7 @@ SETTINGS = st.builds(
 
 @settings(max_examples=effort(38, 150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.lists(pods(), max_size=6, unique_by=lambda each: each.name), st.data())
-def test_there_is_a_decision(found: TFJob, there: list[Pod], data: st.DataObject) -> None:
+def test_there_is_a_decision_for_any_job(found: TFJob, there: list[Pod], data: st.DataObject) -> None:
     """And it creates no more than a job may have, each once; and what is to be created can be rendered."""
     refused = {(each.uid, change): NOW.replace(year=2027) for each in there for change in CHANGES}
     decision = reconcile(

@@ -31,7 +31,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_a_program_imports_is_installed(program: Path) -> None:
+def test_every_import_of_a_program_is_installed(program: Path) -> None:
     packages = packages_distributions()
     names = imported(program)
     assert "tensorflow" in names
@@ -50,7 +50,7 @@ def test_a_program_runs_on_python_3_9(program: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["tensorflow-cpu", "keras", "tf-keras"])
-def test_what_a_package_needs_is_installed(package: str) -> None:
+def test_every_requirement_of_a_package_is_installed(package: str) -> None:
     """`tf.keras` is Keras 3, a package of its own, or tf-keras: without them the first use of it fails."""
     assert package in INSTALLED
     for text in requires(package) or ():

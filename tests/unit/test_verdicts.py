@@ -118,7 +118,7 @@ async def test_a_round_that_read_the_job_before_its_verdict_was_stored_tells_it_
     assert (desk.events, len(desk.server.writes)) == ([("late", "DeadlineMissed")], 1)
 
 
-async def test_what_cannot_be_written_is_not_told_before_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_event_is_sent_for_a_verdict_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(tfjob("late", deadline=ago(5)), tfjob("other", deadline=ago(5)), monkeypatch=monkeypatch)
     desk.server.refuses.add("late")
     await desk.look(2)
@@ -179,7 +179,7 @@ async def test_more_namespaces_than_one_look_writes_for_take_turns(monkeypatch: 
         assert sorted(told) == ["0", "1", "2", "3", "4", "5"], "one of each"
 
 
-def test_whose_turn_it_is() -> None:
+def test_namespaces_without_a_recent_turn_come_first() -> None:
     keys = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
     assert round_robin(keys, {}) == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2"), ("c", "2"), ("a", "3")]
     assert round_robin(keys, {"a": 4, "b": 3, "c": 4})[:3] == [("b", "1"), ("a", "1"), ("c", "1")]
@@ -187,7 +187,7 @@ def test_whose_turn_it_is() -> None:
     assert round_robin([], {"a": 1}) == []
 
 
-async def test_one_whose_annotations_somebody_changes_back_takes_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_whose_verdict_is_reverted_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_events, "_WRITES", 1)
     jobs = [tfjob("changed-back", deadline=ago(5)), tfjob("late", deadline=ago(5))]
     desk = Desk(*jobs, monkeypatch=monkeypatch)
@@ -241,7 +241,7 @@ async def test_jobs_that_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("profile", ["kips", "fifo", "fixed"])
-async def test_in_the_loop(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verdicts_are_written_by_the_scheduling_loop(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a job that is late: one without a deadline, and one whose annotation is nonsense."""
     late = tfjob("late", deadline=ago(5), checkpoint_dir="/c", total_steps="10")
     jobs = [late, tfjob("plain"), tfjob("wrong", deadline="soon")]
@@ -253,7 +253,7 @@ async def test_in_the_loop(profile: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert told == [("late", "DeadlineMissed")]
 
 
-async def test_one_that_waits_for_a_size_that_does_not_fit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_waiting_for_a_size_that_does_not_fit_gets_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's forecasts reach the verdict: 65 cores are wanted where there are 64."""
     monkeypatch.setattr(job_events, "_LOOK_S", 0.0)
     monkeypatch.setattr("elastic_tfjob.controller.planning.deadlines.HOLDS_S", 0.0)

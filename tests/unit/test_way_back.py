@@ -58,7 +58,7 @@ class TestFirstStep:
             "From 1 chief + 1 PS + 3 workers to 1 chief + 1 PS + 2 workers"
         )
 
-    def test_one_death_is_chance(self) -> None:
+    def test_one_death_in_the_first_step_is_not_a_failure(self) -> None:
         """And does not count as a retry of the user's."""
         cluster = began(spec={"runPolicy": {"backoffLimit": 1}})
         cluster.dies = {1}
@@ -104,7 +104,7 @@ class TestFirstStep:
         assert not failed(cluster)
         assert cluster.running == {"chief-0": 2, "ps-0": 2, "worker-0": 2, "worker-1": 2}
 
-    def test_it_goes_back_once(self) -> None:
+    def test_a_job_rolls_back_once(self) -> None:
         """Where no step follows there either, the job is one like any other."""
         cluster = began()
         cluster.dies, cluster.hangs = {1}, {2}
@@ -199,7 +199,7 @@ class TestAdmission:
             f"its pods: {QUOTA}"
         ]
 
-    def test_all_types_are_tried_once(self) -> None:
+    def test_pods_of_all_types_are_tried_once(self) -> None:
         cluster = began("recreate")
         cluster.target(1, Worker=3)
         cluster.reconcile()
@@ -309,7 +309,7 @@ class TestPreparedBesideItself:
 
     @pytest.mark.parametrize("what", ["waits", "container dies"])
     @pytest.mark.parametrize("victim", ["j-chief-0", "j-ps-0", "j-worker-1"])
-    def test_what_never_becomes_ready(self, victim: str, what: str) -> None:
+    def test_a_job_that_is_twice_not_ready_in_overlap_is_rescaled_in_spare(self, victim: str, what: str) -> None:
         """It waits for a lock that the running one has; or it takes the container down with it, by its memory."""
         cluster = began()
         modes = []
@@ -369,6 +369,6 @@ def test_how_a_program_ended(status: dict[str, Any], deaths: int, words: str) ->
 
 
 @pytest.mark.parametrize("code", [0, -1, 256, "1", None])
-def test_what_is_no_end_with_an_error(code: object) -> None:
+def test_an_exit_code_that_is_zero_or_invalid_is_no_failure(code: object) -> None:
     ended = {"name": "tensorflow", "state": {"terminated": {"exitCode": code}}}
     assert last_end({"containerStatuses": [ended]}) is None

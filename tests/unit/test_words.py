@@ -35,6 +35,7 @@ from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.model.state import Next, Phase, Refused, Rescaled, StoredState
 from elastic_tfjob.controller.model.status import JobStatus, parse_time
 from elastic_tfjob.controller.model.target import Mode, Target
+from harness import hostile_text
 from harness.effort import effort
 
 from .build import job
@@ -56,11 +57,18 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-3, 3)
-    | st.sampled_from([2**31, 2**53, 2**63, 10**18, 10**400, -1, 1e308, -1e308, 1e-320, 0.5])
+    | st.sampled_from(hostile_text.NUMBERS)
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(
-        [*get_args(Phase), *get_args(Mode), "2026-01-02T03:04:05Z", "0001-01-01T00:00:00Z", "x", "node-1", "\ud800"]
+        [
+            *get_args(Phase),
+            *get_args(Mode),
+            *hostile_text.TIMES,
+            *hostile_text.TEXTS,
+            "node-1",
+            hostile_text.LONE_SURROGATE,
+        ]
     )
 )
 JSON = st.recursive(
@@ -79,7 +87,12 @@ def at_once(seconds: float = 2.0) -> Iterator[None]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    return JSON.map(json.dumps) | st.text(max_size=200) | st.builds("".join, st.lists(st.sampled_from('[]{}",:0e9')))
+    return (
+        JSON.map(json.dumps)
+        | st.text(max_size=200)
+        | st.builds("".join, st.lists(st.sampled_from('[]{}",:0e9')))
+        | st.sampled_from(hostile_text.NO_JSON_OBJECT)
+    )
 
 
 def within(counts: Mapping[str, int]) -> bool:
@@ -109,7 +122,7 @@ def check_state(found: StoredState) -> None:
 @example('{"generation":0,"replicas":{},"reason":5}')
 @example('{"generation":0,"replicas":{},"reason":"\\ud800"}')
 @example("[" * 200_000)
-@example('{"a":' * 1000)
+@example(hostile_text.DEEP_OBJECT)
 @example("9" * 200_000)
 def test_any_target_and_any_state(text: str) -> None:
     with at_once(), contextlib.suppress(ValueError):
@@ -125,6 +138,7 @@ def test_any_target_and_any_state(text: str) -> None:
 
 
 COUNTS = st.dictionaries(st.sampled_from(["Chief", "PS", "Worker"]), st.integers(0, 600), min_size=1)
+ANNOTATION_TEXTS = [*hostile_text.TEXTS, *hostile_text.WHOLE_NUMBERS, *hostile_text.DURATIONS, *hostile_text.TIMES]
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9998, 1, 1)).map(lambda each: f"{each.isoformat()}Z")
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=50)
 GENERATIONS = st.integers(0, MAX_GENERATION)
@@ -175,14 +189,16 @@ STATES = st.builds(
 
 @settings(deadline=None)
 @given(st.builds(Target, GENERATIONS, SIZES, NODES, CPU, TEXTS, COUNTS), STATES)
-def test_what_is_written_is_read(target: Target, state: StoredState) -> None:
+def test_any_target_and_state_are_read_back(target: Target, state: StoredState) -> None:
     assert Target.parse(target.to_json()) == target
     assert StoredState.parse(state.to_json()) == state
 
 
 @settings(deadline=None)
 @given(STATES, KEYS, SCALARS)
-def test_one_wrong_value_in_a_state(state: StoredState, key: str, value: object) -> None:
+def test_a_state_with_one_wrong_value_is_an_error_or_within_its_bounds(
+    state: StoredState, key: str, value: object
+) -> None:
     """Everything else being right, so that it is this one that is looked at."""
     raw: dict[str, Any] = {**asdict(state), key: value}
     with contextlib.suppress(ValueError):
@@ -209,6 +225,7 @@ def test_any_report(text: str | bytes) -> None:
     st.dictionaries(
         st.sampled_from(sorted(ANNOTATIONS)) | st.text(max_size=5),
         st.text(max_size=12)
+        | st.sampled_from(ANNOTATION_TEXTS)
         | st.integers().map(str)
         | st.from_regex(r"\A([0-9]{1,15}[dhms]){1,4}\Z")
         | st.datetimes().map(lambda each: f"{each.isoformat()}Z"),
@@ -260,5 +277,5 @@ def test_a_deep_value_in_a_message(make: Callable[[Any], Any]) -> None:
 
 
 def test_a_text_is_cut_to_what_can_be_written() -> None:
-    assert cut("a\ud800b" * 1000, 3) == "a?b"
-    assert orjson.dumps(replace(Target(0, {}), reason=cut("\ud800")).reason) == b'"?"'
+    assert cut(f"a{hostile_text.LONE_SURROGATE}b" * 1000, 3) == "a?b"
+    assert orjson.dumps(replace(Target(0, {}), reason=cut(hostile_text.LONE_SURROGATE)).reason) == b'"?"'

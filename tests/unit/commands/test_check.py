@@ -84,7 +84,7 @@ def findings(edit: Edit = lambda _: None) -> list[Finding]:
     return [each for each in about_job(raw, NOW) if each.level != "ok"]
 
 
-def test_of_a_sound_job_nothing_is_said() -> None:
+def test_a_valid_job_has_no_findings() -> None:
     assert findings() == []
 
 
@@ -328,7 +328,7 @@ LONG = "t" * 53
         ),
     ],
 )
-def test_what_cannot_work_is_found(edit: Edit, level: str, about: str, says: str) -> None:
+def test_each_defect_of_a_job_is_found(edit: Edit, level: str, about: str, says: str) -> None:
     found = findings(edit)
     if not level:
         assert found == []
@@ -355,7 +355,7 @@ def test_what_cannot_work_is_found(edit: Edit, level: str, about: str, says: str
         at("/", "spec", runPolicy=None, successPolicy=None),
     ],
 )
-def test_what_works_is_passed_over(edit: Edit) -> None:
+def test_valid_changes_have_no_findings(edit: Edit) -> None:
     assert findings(edit) == []
 
 
@@ -431,7 +431,7 @@ def test_offline_a_file_is_enough(offline: Callable[..., Any]) -> None:
     assert CliRunner().invoke(main, ["check", "--offline"]).exit_code == 2
 
 
-def test_what_kubectl_reads_in_silence_is_told(offline: Callable[..., Any]) -> None:
+def test_a_key_that_is_given_twice_is_reported_though_kubectl_is_silent(offline: Callable[..., Any]) -> None:
     text = yaml.safe_dump(sound()) + "kind: TFJob\n"
     assert "warning: file: line 1" not in offline(yaml.safe_dump(sound())).output
     assert "the key 'kind' is given twice; the last value is used" in offline(text).output

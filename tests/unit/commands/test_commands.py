@@ -4,7 +4,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,11 @@ from elastic_tfjob.commands import cluster, show
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import job_row
+from harness.hostile_text import NO_YAML, TERMINAL_CONTROLS
+from unit.build import raw_node
 from unit.query.build import running, tfjob, waiting
+
+from .conftest import Ask
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
 
@@ -69,25 +72,6 @@ class Server:
         *_, name, _ = urlsplit(path).path.split("/")
         for line in self.logs[name].pop(0):
             yield line
-
-
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """`ask(server, "jobs", "-A")`."""
-
-    def invoke(server: Server, *words: str, group: Any = main) -> Result:
-        @asynccontextmanager
-        async def connected(*_: object, **__: object) -> AsyncIterator[cluster.Cluster]:
-            yield cluster.Cluster(server, "ns")  # type: ignore[arg-type]
-
-        monkeypatch.setattr(cluster, "connected", connected)
-        monkeypatch.setattr("shutil.which", lambda _: None)  # so that our client answers, not a kubectl
-        return CliRunner().invoke(group, list(words))
-
-    return invoke
-
-
-Ask = Callable[..., Result]
 
 
 def test_jobs_in_a_table_and_in_json_are_the_same(ask: Ask) -> None:
@@ -206,13 +190,13 @@ def test_on_a_terminal_a_table_takes_the_place_of_the_last_one(ask: Ask, monkeyp
     assert shown.endswith("\x1b[?25h")  # the cursor is there again
 
 
-def test_no_jobs_is_said_on_standard_error(ask: Ask) -> None:
+def test_an_empty_list_of_jobs_is_reported_on_standard_error(ask: Ask) -> None:
     result = ask(Server(), "jobs")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no TFJobs in namespace ns\n")
 
 
-def test_hostile_words_do_nothing_to_a_terminal(ask: Ask) -> None:
-    result = ask(Server(waiting(why="\x1b[2J[red]x[/red]\x07\u202eevil\nnext")), "jobs")
+def test_a_reason_of_a_job_cannot_control_the_terminal(ask: Ask) -> None:
+    result = ask(Server(waiting(why=TERMINAL_CONTROLS)), "jobs")
     assert "\x1b" not in result.output
     assert "\u202e" not in result.output
     assert "[red]x[/red]" in result.output
@@ -325,14 +309,9 @@ def _pod(name: str, node: str, cpu: str, *, ours: bool = True, uid: str = "") ->
     }
 
 
-def _node(name: str) -> dict[str, Any]:
-    status = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "status": status}
-
-
 def test_top_shows_what_is_held_and_lent(ask: Ask) -> None:
     pods = [_pod("j-worker-0", "n1", "1500m"), _pod("dns", "n1", "250m", ours=False)]
-    server = Server(running(), nodes=[_node("n1")], pods=pods)
+    server = Server(running(), nodes=[raw_node("n1")], pods=pods)
     (row,) = ask(server, "top").output.splitlines()[1:]
     assert row.split() == ["n1", "ready", "4.00", "1.50", "0.50", "0.25", "2.25", "1", "1"]
     assert ask(server, "top", "jobs").output.splitlines()[1].split() == ["ns", "j", "1", "1.50", "0.50", "n1"]
@@ -352,7 +331,7 @@ class Changing(Server):
 @pytest.mark.parametrize("what", ["nodes", "jobs"])
 def test_top_looks_again_and_shows_what_has_changed(ask: Ask, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr("elastic_tfjob.commands.tables._LOOK_S", 0.0)
-    server = Changing(running(), nodes=[_node("n1")], pods=[_pod("j-worker-0", "n1", "1500m")])
+    server = Changing(running(), nodes=[raw_node("n1")], pods=[_pod("j-worker-0", "n1", "1500m")])
 
     def later(looks: int) -> None:
         if looks == 3:
@@ -393,7 +372,7 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
     assert "did not reach the size within 1 s (Running: idle CPU)" in late.stderr
 
 
-def test_who_waits_at_a_terminal_is_told_for_what(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waits_shows_on_a_terminal_what_it_waits_for(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a program, which reads standard output or a file, has nothing of it."""
     monkeypatch.setattr(
         "elastic_tfjob.commands.change._LOOK_S", 0.2
@@ -450,7 +429,7 @@ def _queued() -> dict[str, Any]:
         (running(), ["jobs", "--sort", "luck"], 2, "'luck' is not one of 'name', 'created'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(
+def test_an_impossible_change_is_refused_with_a_message(
     ask: Ask, raw: dict[str, Any], words: list[str], code: int, said: str
 ) -> None:
     server = Server(raw)
@@ -470,7 +449,7 @@ def test_suspend_and_resume_write_once(ask: Ask) -> None:
 
 def test_export_trace_writes_a_workload_and_the_command_for_it(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
-    server = Server(running(), waiting("w"), nodes=[_node("n1"), _node("n2")])
+    server = Server(running(), waiting("w"), nodes=[raw_node("n1"), raw_node("n2")])
     result = ask(server, "export-trace", str(file), "-A")
     assert result.exit_code == 0, result.output
     assert "ns/w is skipped: it has not ended" in result.stderr
@@ -533,7 +512,7 @@ def test_a_log_that_the_kubelet_cannot_read_is_told(ask: Ask) -> None:
     assert ask(server, "logs", "j").stdout.splitlines() == ["one", "unable to retrieve container logs for x"]
 
 
-def test_what_a_program_writes_gives_a_terminal_no_orders() -> None:
+def test_logs_cannot_control_the_terminal() -> None:
     """Colours and progress bars stay; titles, links, the clipboard and moves of the cursor do not."""
     assert show.harmless("\r12/60 [==>]\tloss") == "\r12/60 [==>]\tloss"
     assert show.harmless("\x1b[1;31mred\x1b[0m") == "\x1b[1;31mred\x1b[0m\x1b[0m"
@@ -560,7 +539,7 @@ def test_an_object_that_cannot_be_read_hides_no_other(ask: Ask, words: list[str]
     assert ask(server, "explain", "bad").exit_code == 1
 
 
-def test_words_of_a_webhook_give_a_terminal_no_orders(ask: Ask) -> None:
+def test_a_message_of_a_webhook_cannot_control_the_terminal(ask: Ask) -> None:
     server = Server(running())
     server.error = ApiError("PATCH", 403, "Forbidden", "no \x1b]0;title\x07")
     told = ask(server, "suspend", "j").stderr
@@ -595,7 +574,7 @@ def test_without_a_kubeconfig_it_says_where_it_looked(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("named", ["", "/nowhere/config", "/nowhere/a:/nowhere/b"])
-def test_where_there_is_no_kubeconfig_one_line_says_so(
+def test_a_missing_kubeconfig_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -622,6 +601,7 @@ users: [{name: u, user: {}}]
         (b"hello", "it is not a kubeconfig"),
         (b"[]", "it is not a kubeconfig"),
         (b"\xff\xfe\x00", "it is not a kubeconfig"),
+        *((text, "it ") for text in NO_YAML),
         (b"{{{", "it is not YAML: "),
         (_KUBECONFIG.replace("user: {}", "user: hello"), "it is not a kubeconfig"),
         (_KUBECONFIG.replace("context: a", 'context: ""', 1), "it has no current-context; "),
@@ -633,7 +613,7 @@ users: [{name: u, user: {}}]
         (_KUBECONFIG.replace("https://127.0.0.1:1", ""), "the cluster's server is ''; "),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told_in_words(
+def test_a_kubeconfig_that_cannot_be_used_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, why: str
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

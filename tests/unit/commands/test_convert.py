@@ -258,7 +258,7 @@ def test_each_kind_of_older_file_becomes_v1(raw: Raw, look: Look, right: object)
         (alpha(7), "spec.replicaSpecs[0] is 7"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_said_in_v1_is_an_error(raw: Raw, says: str) -> None:
+def test_a_field_without_a_counterpart_in_v1_is_an_error(raw: Raw, says: str) -> None:
     with pytest.raises(CannotConvert) as refused:
         converted(raw, schema_of_v1())
     assert any(says in problem for problem in refused.value.problems)
@@ -308,7 +308,7 @@ def test_a_directory_and_lists_are_read_and_a_file_is_written(tmp_path: Path) ->
     assert second.value["items"][0]["apiVersion"] == "kubeflow.org/v1"
 
 
-def test_of_several_files_nothing_is_written_where_one_cannot_be_converted(tmp_path: Path) -> None:
+def test_no_file_is_written_where_one_of_several_cannot_be_converted(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BETA.replace("name: old", "name: Old_Job"))
     good = tmp_path / "good.yaml"

@@ -13,6 +13,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.commands.pipeline import RUN_LABEL, KfpExecutor, Request, metrics, model_uri, page
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.query.rows.jobs import ReadJob, see
+from harness.hostile_text import NO_JSON_OBJECT, named
 from unit.query.build import running
 
 ROOT = Path(__file__).parents[3]
@@ -60,12 +61,12 @@ def test_inputs_become_annotations() -> None:
         ({"replicas": {}, "manifest": {"kind": "Job"}}, "kubeflow.org/v1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(values: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused_with_a_message(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         asked(**values)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"outputs": {"artifacts": {"model": {}}}}', "[" * 2000])
+@pytest.mark.parametrize("text", [*NO_JSON_OBJECT, '{"outputs": {"artifacts": {"model": {}}}}', "[" * 2000], ids=named)
 def test_an_executor_input_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="executor input is invalid"):
         KfpExecutor.parse(text)

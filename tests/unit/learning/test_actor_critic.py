@@ -46,7 +46,7 @@ def test_rewards_of_a_run_sum_to_its_jobs() -> None:
     assert [[d.taken for d in slot.decisions] for slot in again] == [[d.taken for d in s.decisions] for s in slots]
 
 
-def test_what_is_taken_was_possible_and_a_stop_ends_the_slot() -> None:
+def test_every_chosen_action_was_possible_and_a_stop_ends_the_slot() -> None:
     slots, _ = explore(network(0), short(), np.random.default_rng(1), 0.4)
     decisions = [decision for slot in slots for decision in slot.decisions]
     assert len(decisions) > 20
@@ -139,7 +139,7 @@ def only(given: Batch, b: int) -> Batch:
     return Batch(**rows, expected=given.expected)
 
 
-def test_it_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_method_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a network that seldom adds anything; on one workload, so that a few iterations are enough."""
     one = short(2, 5)
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
@@ -152,7 +152,7 @@ def test_it_learns_to_add_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.best_cost < first - 0.05
 
 
-def test_one_that_was_stopped_goes_on_as_if_not(tmp_path: Path) -> None:
+def test_a_training_that_was_stopped_resumes_with_the_same_result(tmp_path: Path) -> None:
     *_, whole = train(begin(TINY))
     states = train(begin(TINY))
     next(states)

@@ -102,7 +102,7 @@ def test_a_size_that_nobody_measured_is_told_to_nobody(lines: list[str]) -> None
     assert [speed.rate({"PS": ("n",), "Worker": ("n",) * w}) for w in (1, 3, 9)] == [2.0, 5.0, 5.0]
 
 
-def test_what_a_tenant_writes_makes_no_run_endless(lines: list[str]) -> None:
+def test_extreme_values_of_tenants_do_not_make_a_run_endless(lines: list[str]) -> None:
     """Steps for ages, speeds of nearly nothing, no worker at all, slots of no length: each ends, and soon."""
     bad: list[dict[str, Any]] = [
         {"total": 2**53},
@@ -140,7 +140,7 @@ def test_a_line_is_never_longer_than_it_may_be(monkeypatch: pytest.MonkeyPatch) 
     assert 2 <= len(of_line(text).jobs) < 40
 
 
-def test_what_is_no_line_is_passed_over_and_counted(lines: list[str]) -> None:
+def test_unreadable_lines_are_skipped_and_counted(lines: list[str]) -> None:
     recorded = recorded_of(
         [*lines[:40], "{", "[]", '{"version": 9}', "\0", *lines[40:], lines[0][: len(lines[0]) // 2]]
     )
@@ -262,7 +262,7 @@ def test_the_first_weights_that_turn_out_worse_give_way_to_hull(
     assert not course.beside("before").exists()
 
 
-def test_what_was_before_is_forgotten_where_it_is_broken(
+def test_unreadable_earlier_weights_are_ignored(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = course_of(tmp_path, lines)
@@ -311,7 +311,7 @@ def test_an_update_that_fails_is_noted_and_not_tried_again(
     assert firsts(course, 1) == [None]
 
 
-def test_what_was_half_trained_on_other_jobs_is_begun_anew(tmp_path: Path, lines: list[str]) -> None:
+def test_a_training_that_was_interrupted_restarts_where_the_jobs_are_others(tmp_path: Path, lines: list[str]) -> None:
     course, one = course_of(tmp_path, lines), recorded_of(lines)
     other = one.after(one.jobs[0].submit_s)
     assert one.fingerprint == recorded_of(lines).fingerprint != other.fingerprint
@@ -361,14 +361,14 @@ def test_the_command_follows(tmp_path: Path, lines: list[str]) -> None:
     assert "--resume" in refused.output
 
 
-def test_of_too_few_jobs_nothing_is_learned(tmp_path: Path, lines: list[str]) -> None:
+def test_nothing_is_learned_from_too_few_jobs(tmp_path: Path, lines: list[str]) -> None:
     written(tmp_path, lines[:1])
     recorded: Recorded = read_experience(tmp_path)
     assert len(recorded.jobs) < LEAST_JOBS
     assert firsts(ContinuedTraining(tmp_path, tmp_path / "w.npz", TINY), 1) == [None]
 
 
-def test_what_live_jobs_are_learned_on_is_not_what_weights_are_judged_on(lines: list[str]) -> None:
+def test_weights_are_judged_on_other_live_jobs_than_they_are_trained_on(lines: list[str]) -> None:
     recorded = recorded_of(lines)
     workloads = following.Mixed(recorded, TINY)
     held = {j.key for j in recorded.part("held")}

@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         assert slope[k] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-6)
 
 
-def test_it_learns_what_a_teacher_decided() -> None:
+def test_the_network_learns_the_decisions_of_a_teacher() -> None:
     episode = draw("train", 1)
     episode = replace(episode, inputs=replace(episode.inputs, jobs=episode.inputs.jobs[:4]))
     given = examples_of("hull", [episode], 200, 0)
@@ -151,7 +151,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_not(tmp_path: Path) -> None:
     assert resumed.history == whole.history
 
 
-def test_it_is_compared_with_others() -> None:
+def test_the_network_is_compared_with_other_profiles() -> None:
     episodes: list[Episode] = [draw("test", 0)]
     found = compare(greedy(training.UNITS), episodes)
     ours = mean_jct_s(of_network(greedy(training.UNITS), episodes[0]), episodes[0])
@@ -184,7 +184,9 @@ def test_the_command_trains_resumes_and_plots(tmp_path: Path) -> None:
         (["--resume"], "does not exist"),
     ],
 )
-def test_what_it_cannot_do_it_refuses_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_invalid_options_of_train_policy_are_refused_with_a_message(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
     found = CliRunner().invoke(main, ["train-policy", str(tmp_path / "w.npz"), *arguments])
     assert found.exit_code in (1, 2)
     assert said in " ".join(found.output.split())

@@ -16,6 +16,7 @@ from elastic_tfjob.controller.model.settings import Configuration, parse_configu
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer, Source
 from elastic_tfjob.speed.history import History
+from unit.build import raw_node
 
 PREFIX = "elastic.kubeflow.org/"
 CREATED = "2026-01-02T03:00:00Z"
@@ -137,19 +138,9 @@ def pod(name: str, node: str, *, of: str = "j", cpu: str = "1500m", kind: str = 
 
 def node(name: str, cpu: str = "4", *, pool: str = "", loan: NodeLoan | None = None, **spec: Any) -> KubeNode:
     """A node, of a pool, and with a loan as the operator writes it."""
-    return KubeNode.parse(
-        {
-            "metadata": {
-                "name": name,
-                "uid": name,
-                "resourceVersion": "1",
-                "labels": {POOL_LABEL: pool} if pool else {},
-                "annotations": {LOAN_ANNOTATION: loan.to_json()} if loan is not None else {},
-            },
-            "spec": spec,
-            "status": {"allocatable": {"cpu": cpu}, "conditions": [{"type": "Ready", "status": "True"}]},
-        }
-    )
+    labels = {POOL_LABEL: pool} if pool else {}
+    annotations = {LOAN_ANNOTATION: loan.to_json()} if loan is not None else {}
+    return KubeNode.parse(raw_node(name, cpu, labels=labels, annotations=annotations, **spec))
 
 
 def foreign(name: str, on: str, cpu: str = "250m") -> ForeignPod:
@@ -223,3 +214,7 @@ class World:
 
 def world(*raws: Mapping[str, Any], **more: Any) -> World:
     return World(jobs=Held(*map(job, raws)), **more)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}

@@ -16,7 +16,7 @@ from elastic_tfjob.controller.query.gate import Asker, Room, TokenGate, Turns
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
 from elastic_tfjob.controller.query.server import QueryServer
 
-from .build import World, running, world
+from .build import World, bearer, running, world
 
 JOBS = "/api/v1/jobs"
 SOON_S = 2.0
@@ -86,10 +86,6 @@ async def serving(found: World | None = None, **limits: Any) -> AsyncIterator[As
     app = QueryServer(found.source(), Gate(api, lambda: settings)).application()
     async with TestServer(app) as server, AsyncExitStack() as stack:
         yield Asked(api, server.make_url("/"), stack)
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 async def status(client: aiohttp.ClientSession, token: str, path: str = JOBS) -> int:
@@ -173,7 +169,7 @@ async def test_a_flood_of_invented_namespaces_starves_nobody_else() -> None:
     ],
     ids=lambda text: str(text)[-40:],
 )
-async def test_what_is_no_name_is_refused_before_anybody_is_asked(path: str, where: str) -> None:
+async def test_an_invalid_name_is_refused_without_an_access_review(path: str, where: str) -> None:
     async with serving() as asked:
         client = await asked.at()
         for headers in (bearer("of-ann"), {}):
@@ -185,7 +181,7 @@ async def test_what_is_no_name_is_refused_before_anybody_is_asked(path: str, whe
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("mine", "a" * 253), ("n" * 63, "a.b-c.0"), ("0", "a")])
-async def test_what_may_be_a_name_is_looked_for(namespace: str, name: str) -> None:
+async def test_a_valid_name_is_looked_up(namespace: str, name: str) -> None:
     async with serving() as asked:
         found = await status(await asked.at(), "of-ann", f"{JOBS}/{namespace}/{name}")
         assert found == (404 if namespace == "mine" else 403)
@@ -246,7 +242,7 @@ async def test_a_user_of_many_tokens_makes_no_other_a_stranger(monkeypatch: pyte
         assert asked.api.tokens == before
 
 
-async def test_one_user_holds_some_of_the_streams_whatever_their_tokens() -> None:
+async def test_a_user_has_a_limited_number_of_streams_whatever_the_tokens() -> None:
     async with serving(max_reviews_per_s=1000) as asked, AsyncExitStack() as opened:
         client = await asked.at()
 
@@ -293,7 +289,7 @@ async def test_a_user_about_whom_the_api_server_does_not_answer_keeps_no_other_w
         await asyncio.gather(*held, return_exceptions=True)
 
 
-def test_nobody_holds_more_places_than_are_free() -> None:
+def test_no_user_holds_more_places_than_are_free() -> None:
     room = Room(lambda: 9, "places")
     with room.hold("a"), room.hold("a"), room.hold("a"), room.hold("b"), room.hold("b"):
         with room.hold("b"):

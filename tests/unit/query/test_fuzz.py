@@ -19,6 +19,7 @@ from elastic_tfjob.controller.query.gate import NoGate
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.server import QueryServer
 from harness.effort import effort
+from harness.hostile_text import MARKUP, NO_INDEXES, TEXTS
 
 from .build import Held, foreign, node, pod, running, tfjob, waiting, world
 
@@ -96,9 +97,9 @@ def test_every_answer_is_as_the_document_says(address: str, operation: str, mode
     assert statuses <= allowed
 
 
-@given(st.text(max_size=300), st.text(max_size=300))
+@given(st.text(max_size=300), st.text(max_size=300) | st.sampled_from([*TEXTS, *NO_INDEXES[:-1], MARKUP]))
 @settings(max_examples=effort(12, 50), deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_parameter_is_too_odd(address: str, name: str, value: str) -> None:
+def test_any_parameter_is_answered_or_refused(address: str, name: str, value: str) -> None:
     """Names and values of any characters: answered, or refused, and never a failure."""
     import requests  # noqa: PLC0415
 

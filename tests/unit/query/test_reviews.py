@@ -13,7 +13,7 @@ from elastic_tfjob.controller.query import gate as gate_module
 from elastic_tfjob.controller.query.gate import Asker, HeaderGate, Remembered, TokenGate
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
 
-from .build import running, world
+from .build import bearer, running, world
 
 
 class Server:
@@ -46,11 +46,7 @@ def gate(server: Server, **limits: Any) -> TokenGate:
     return TokenGate(server, lambda: QueryLimits(**limits))
 
 
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-async def test_who_may_see_one_namespace_gets_its_rows_and_the_answers_are_remembered() -> None:
+async def test_a_user_with_rights_in_one_namespace_gets_its_rows_and_the_reviews_are_cached() -> None:
     server = Server(ann=["mine"], admin=[""])
     found = world(running("a", "mine"), running("b", "theirs"))
     async with found.client(gate(server)) as client:
@@ -88,7 +84,7 @@ async def test_a_token_gets_past_a_proxy_that_keeps_authorization_to_itself() ->
         (bearer("a\x00b"), 401),
     ],
 )
-async def test_who_is_not_known_is_asked_for_a_token(headers: dict[str, str], status: int) -> None:
+async def test_an_unknown_user_is_asked_for_a_token(headers: dict[str, str], status: int) -> None:
     with pytest.raises(QueryRefused) as refused:
         await gate(Server()).asker(headers, "peer")
     assert (refused.value.status, refused.value.where) == (status, "Authorization")
@@ -111,7 +107,7 @@ async def test_nodes_are_for_who_may_list_them() -> None:
         await found.nodes(Asker("ann"))
 
 
-async def test_of_too_many_namespaces_one_has_to_be_named() -> None:
+async def test_a_question_about_too_many_namespaces_has_to_name_one() -> None:
     found, many = gate(Server(ann=["n1"])), [f"n{i}" for i in range(257)]
     with pytest.raises(QueryRefused) as refused:
         await found.namespaces(Asker("ann"), many)
@@ -196,7 +192,7 @@ async def test_a_header_that_is_there_twice_is_nobodys() -> None:
         await found.asker(headers, "peer")
 
 
-async def test_what_is_invented_pushes_nobodys_right_out() -> None:
+async def test_invented_names_evict_no_cached_right() -> None:
     memory: Remembered[int, bool] = Remembered(3, lambda _: 60.0)
     asked = 0
 

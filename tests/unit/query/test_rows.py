@@ -15,6 +15,7 @@ from elastic_tfjob.controller.query.rows.jobs import job_row, see
 from elastic_tfjob.controller.query.rows.listing import MAX_FILTER, BadQuery, Listing, node_rows, page
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
+from harness.hostile_text import MARKUP, TEXTS
 
 from . import build
 from .build import GROWN, SIZE, job, running, tfjob, waiting
@@ -126,7 +127,7 @@ def test_a_stop_is_told_with_its_step() -> None:
     assert [each.cause for each in found[-2:]] == ["preempt", "preempt"]
 
 
-def test_what_is_decided_has_a_cause_where_something_changes() -> None:
+def test_a_decision_has_a_cause_where_something_changes() -> None:
     waits = {"generation": 0, "replicas": {}, "reason": "no room"}
     assert [each.cause for each in timeline(see(job(tfjob(target=waits))))] == [None, None]
     starts = {"generation": 0, "replicas": SIZE}
@@ -214,11 +215,13 @@ _KEYS = ["target", "state", "deadline", "max-workers", "checkpoint-dir", "total-
 
 
 @given(
-    st.dictionaries(st.sampled_from(_KEYS), _JSON | st.text(), max_size=5),
+    st.dictionaries(st.sampled_from(_KEYS), _JSON | st.text() | st.sampled_from([*TEXTS, MARKUP]), max_size=5),
     st.dictionaries(st.sampled_from(["conditions", "startTime", "completionTime", "replicaStatuses"]), _JSON),
     st.dictionaries(st.sampled_from(["tfReplicaSpecs", "runPolicy"]), _JSON),
 )
-def test_no_object_is_too_odd_for_a_row(said: dict[str, Any], status: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_any_object_that_an_informer_keeps_has_a_row(
+    said: dict[str, Any], status: dict[str, Any], spec: dict[str, Any]
+) -> None:
     raw = running()
     for key, value in said.items():
         text = value if isinstance(value, str) else json.dumps(value)

@@ -17,6 +17,7 @@ from elastic_tfjob.controller.query.gate import Asker, NoGate, refuse_open_addre
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.rows.jobs import job_row
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
+from harness.hostile_text import CLOSING_SCRIPT, MARKUP, TERMINAL_CONTROLS, TEXTS, named
 
 from . import build
 from .build import Held, job, running, waiting, world
@@ -128,15 +129,15 @@ async def test_nodes_say_their_pool_and_their_loan() -> None:
     }
 
 
-async def test_hostile_words_are_data() -> None:
-    why = "</script><script>alert(1)</script>\x1b[31m\u202e"
+@pytest.mark.parametrize("why", [CLOSING_SCRIPT, MARKUP, TERMINAL_CONTROLS, *TEXTS[1:]], ids=named)
+async def test_a_hostile_reason_is_sent_as_data(why: str) -> None:
     async with world(waiting(why=why)).client() as client, client.get(JOBS) as response:
         assert response.content_type == "application/json"
         assert response.headers["Content-Security-Policy"] == "default-src 'none'"
         assert (await response.json())["items"][0]["reason"] == why
 
 
-async def test_what_is_not_there_or_not_allowed_is_refused_in_json() -> None:
+async def test_unknown_paths_and_methods_are_refused_in_json() -> None:
     async with world().client() as client:
         assert (await ask(client, f"{JOBS}?limit=9999", 400))["error"] == {
             "message": "invalid value '9999'",
@@ -219,7 +220,7 @@ def test_without_a_gate_no_other_address_is_served(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "x", "localhost", "127.0.0.1:http", "127.0.0.1:99999"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="is not an address; allowed: HOST:PORT"):
         refuse_open_address(address, "token")
 

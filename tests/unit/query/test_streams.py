@@ -176,7 +176,7 @@ async def test_a_right_that_is_taken_away_ends_the_stream() -> None:
             assert refused.status == 401
 
 
-async def test_what_is_refused_at_once_has_a_status() -> None:
+async def test_a_stream_that_is_refused_has_an_http_status() -> None:
     async with world(running()).client() as client:
         for path, status in (("?limit=0", 400), ("/ns/none", 404)):
             async with client.get(STREAM + path) as response:
@@ -202,7 +202,7 @@ async def test_five_hundred_pages_have_the_streams_that_are_allowed_and_others_c
         again.close()
 
 
-def test_what_has_changed_is_told_by_index_or_as_a_whole() -> None:
+def test_changes_are_sent_by_index_or_as_a_whole() -> None:
     from elastic_tfjob.controller.query.rows.jobs import job_row  # noqa: PLC0415
 
     a, b = job_row(job(running("a"))), job_row(job(waiting("b")))

@@ -81,7 +81,7 @@ def test_a_job_that_runs_goes_by_its_speed_now_and_one_that_waits_by_what_is_sai
         (ended(tfReplicaSpecs={"Chief": {"replicas": 1, "template": {"spec": {"containers": []}}}}), ""),
     ],
 )
-def test_what_cannot_be_written_is_left_out_and_named(raw: dict[str, Any], why: str) -> None:
+def test_jobs_that_cannot_be_exported_are_left_out_and_named(raw: dict[str, Any], why: str) -> None:
     jobs, left_out = exported(raw, ended("fine"))
     assert set(jobs) == {"ns/fine"}
     (said,) = left_out.values()

@@ -160,7 +160,7 @@ def test_annotations_of_a_new_job_that_are_wrong_are_told() -> None:
         ({"job": submitted() | {"spec": {**submitted()["spec"], "runPolicy": {"suspend": True}}}}, 422, "job"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_words(body: Any, status: int, where: str) -> None:
+def test_a_question_without_an_answer_is_refused_with_a_message(body: Any, status: int, where: str) -> None:
     with pytest.raises(QueryRefused) as refused:
         told(cluster(), body)
     assert (refused.value.status, refused.value.where) == (status, where)
@@ -213,7 +213,7 @@ async def test_a_process_answers_over_http_and_refuses_as_well() -> None:
         ({"what": 1}, 400, "what"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_before_anything_is_computed(body: Any, status: int, where: str) -> None:
+async def test_an_invalid_question_is_refused_before_anything_is_computed(body: Any, status: int, where: str) -> None:
     async with cluster().client() as client:
         error = (await ask(client, body, status))["error"]
         assert error["where"] == where
@@ -232,7 +232,7 @@ async def test_bodies_are_bounded_and_no_page_of_another_origin_can_send_one() -
             assert response.status == 413
 
 
-async def test_one_that_takes_too_long_is_ended_with_its_process() -> None:
+async def test_a_forecast_that_takes_too_long_is_ended_with_its_process() -> None:
     taken = cluster().source().taken(NOW)
     others = _children()  # a control plane that other tests of this worker share
     with pytest.raises(QueryRefused, match="no forecast within"):
@@ -260,7 +260,7 @@ async def test_users_take_turns_and_nobody_waits_without_end() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_what_only_the_operator_writes_is_left_out_of_a_job() -> None:
+def test_annotations_of_the_operator_are_removed_from_a_submitted_job() -> None:
     asked = submitted()
     asked["metadata"]["annotations"] |= {"elastic.kubeflow.org/target": "x", "elastic.kubeflow.org/record": "y"}
     found = Question.parse({"job": asked}).job

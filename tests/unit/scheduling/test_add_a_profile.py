@@ -21,6 +21,7 @@ from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.reasons import WORDS
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED
+from unit.build import Recorder
 
 from ..build import NOW, pod
 from ..simulation.build import finishes, simulate, work
@@ -47,7 +48,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return made
 
 
-def test_it_decides() -> None:
+def test_the_profile_of_the_page_decides() -> None:
     jobs = [
         job("wide", workers(4), at=0),
         job("small", workers(1), at=1),
@@ -59,7 +60,7 @@ def test_it_decides() -> None:
     assert sizes(plan("small-first", [node("n", gpus=10)], jobs, most=9)) == {"small": 1, "large": 9}
 
 
-def test_its_reasons_have_codes_and_words() -> None:
+def test_the_profiles_reasons_have_codes_and_words() -> None:
     """As test_reasons asks of each profile; the page's second block has the words."""
     jobs = [job("wide", workers(4), at=0), job("large", workers(9), at=2, on={"Worker": ("n",) * 9})]
     decided = plan("small-first", [node("n", gpus=10)], jobs)
@@ -68,13 +69,13 @@ def test_its_reasons_have_codes_and_words() -> None:
     assert decided.waiting["large"].code == "short"
 
 
-def test_its_parameters_have_bounds_and_its_needs_follow() -> None:
+def test_the_profiles_parameters_have_bounds_and_its_needs_follow_them() -> None:
     with pytest.raises(ValueError, match=r"small-first\.most.*greater than or equal to 1"):
         parse_profile("small-first", {"most": 0})
     assert build("small-first", parse_profile("small-first", {"oracle": True})).needs == {"stop", "oracle"}
 
 
-def test_it_runs_in_the_simulator() -> None:
+def test_the_profile_runs_in_the_simulator() -> None:
     outcome = simulate("small-first", [work("wide", 0, 10, gpus=2), work("small", 0, 5)], gpus=2)
     assert finishes(outcome) == {"small": 5, "wide": 15}
 
@@ -144,7 +145,7 @@ def written(raw: dict[str, Any], target: Target) -> dict[str, Any]:
     }
 
 
-def test_it_decides_live() -> None:
+def test_the_profile_decides_live() -> None:
     """As in a plan; but who takes the place of one that stops gets it once that one is gone."""
     large, wide, small = live_job("large", 9, **running(9)), live_job("wide", 4), live_job("small", 1)
     first = live_round(large, wide, small, running={"large": 9})
@@ -182,19 +183,9 @@ async def test_the_live_loop_follows_it() -> None:
     assert world.events == []
 
 
-class Told:
-    """A recorder that only listens."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def record(self, _: object, event: Event) -> None:
-        self.events.append(event)
-
-
 def configured(parameters: str) -> tuple[list[Configuration], list[Event]]:
     """What the operator takes of a ConfigMap that chooses the profile, and what it says of it."""
-    told, taken = Told(), list[Configuration]()
+    told, taken = Recorder(), list[Configuration]()
     nobody: Any = None  # the API server is not asked
     live = LiveConfiguration(nobody, "ns/name", told, taken.append)  # type: ignore[arg-type]
     assert live.informer is not None
@@ -245,7 +236,7 @@ def test_a_profile_that_cannot_do_without_it_is_refused(
     assert "profiles.small-first: only a simulation knows the true values" in event.message
 
 
-def test_all_modules_that_the_page_names_are_there() -> None:
+def test_every_module_that_the_page_names_exists() -> None:
     root = PAGE.parents[1] / "operator" / "elastic_tfjob"
     found = re.findall(r"`((?:scheduling|speed)/[a-z_/]*(?:\.py)?)`", PAGE.read_text())
     assert len(found) > 10

@@ -106,7 +106,7 @@ class TestOptimus:
         ]
         assert sizes(plan("optimus", [node("n", gpus=3)], jobs)) == {"a": 1, "b": 2}
 
-    def test_it_stops_where_another_worker_slows_the_job_down(self) -> None:
+    def test_no_worker_is_added_that_slows_the_job_down(self) -> None:
         j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 1.5, 1.2, 9.0))
         assert sizes(plan("optimus", [node("n", gpus=8)], [j])) == {"j": 2}
 
@@ -149,7 +149,7 @@ class TestTetris:
         running = job("r", workers(1, 1, 4), duration=1000, on={"Worker": ("n",) * 4}, steps_per_s=1.0)
         assert plan("tetris", [node("n", gpus=4)], [running, job("short", duration=1, at=1)], now=1).changes == {}
 
-    def test_what_is_left_lets_running_jobs_grow(self) -> None:
+    def test_running_jobs_grow_into_spare_capacity(self) -> None:
         running = job("r", workers(1, 1, 3), duration=1000, on={"Worker": ("n",)}, steps_per_s=1.0)
         assert sizes(plan("tetris", [node("n", gpus=4)], [running])) == {"r": 3}
 
@@ -342,7 +342,7 @@ def test_the_largest_size_that_finds_nodes(most: int, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("profile", ["srtf", "las"])
-def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile: str) -> None:
+def test_capacity_on_unusable_nodes_does_not_prevent_a_preemption(profile: str) -> None:
     """As a control plane's node: it counted, so who needed more than the other nodes had waited for ever."""
     control = node("control", gpus=4, taints=(Taint("control-plane", "", "NoSchedule"),))
     low = job("low", workers(3), duration=1000.0, on={WORKER: ("n",) * 3})
@@ -354,7 +354,7 @@ def test_what_is_free_where_nobody_may_run_keeps_nobody_from_preempting(profile:
 
 
 @pytest.mark.parametrize("profile", ["srtf", "las"])
-def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> None:
+def test_capacity_held_on_unusable_nodes_is_not_freed_by_a_preemption(profile: str) -> None:
     """The first in order wants 3 of the 2 GPUs that are left: what others hold on a node that is gone, or whose taint
     nobody tolerates, would not be free for it if they were stopped."""
     runs: dict[str, Any] = {"since_s": 0.0, "service": 9.0, "steps_per_s": 1.0}
@@ -372,7 +372,7 @@ def test_what_is_held_where_nobody_may_run_is_nobodys_to_get(profile: str) -> No
 
 
 @pytest.mark.parametrize("profile", ["srtf", "las"])
-def test_who_has_fewer_replicas_than_declared_leaves_no_more_than_these(profile: str) -> None:
+def test_a_preempted_job_frees_only_the_replicas_that_it_has(profile: str) -> None:
     """One that lost nodes goes on with 2 of 3 workers: it would be stopped in vain for one that wants 3."""
     fewer = job("fewer", workers(3, 1, 3), duration=900.0, on={WORKER: ("n", "n")}, service=9.0, steps_per_s=1.0)
     first = job("first", workers(3), duration=1.0, at=1.0)

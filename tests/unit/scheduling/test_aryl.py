@@ -83,7 +83,7 @@ def lent(name: str, speed: float = 1.0, **more: Any) -> Node:
 
 
 class TestTwoPhases:
-    def test_who_waits_goes_before_growth(self) -> None:
+    def test_waiting_jobs_come_before_growth(self) -> None:
         jobs = [job("long", ELASTIC, duration=9000), job("short", workers(1), duration=60)]
         found = plan("aryl", [node("n", gpus=4)], jobs)
         assert {key: len(t.nodes[WORKER]) for key, t in found.targets.items()} == {"long": 3, "short": 1}
@@ -96,18 +96,18 @@ class TestTwoPhases:
         assert (found.changes["e"].why.code, found.changes["w"].why.code) == ("makes-room", "given-room")
         assert found.changes["w"].nodes == on("n")
 
-    def test_nobody_shrinks_in_vain(self) -> None:
+    def test_no_job_shrinks_where_the_waiting_job_would_still_not_fit(self) -> None:
         running = job("e", ELASTIC, duration=9000, on=on("n", "n", "n", "n"))
         assert plan("aryl", [node("n", gpus=4)], [running, job("w", workers(3), duration=60)]).changes == {}
 
-    def test_nobody_shrinks_for_a_lower_priority_or_in_its_cooldown(self) -> None:
+    def test_no_job_shrinks_for_a_lower_priority_or_in_its_cooldown(self) -> None:
         running = job("e", ELASTIC, duration=9000, on=on("n", "n", "n", "n"), priority=1)
         waits = job("w", workers(1), duration=60)
         assert plan("aryl", [node("n", gpus=4)], [running, waits]).changes == {}
         cooling = replace(running, spec=replace(running.spec, priority=0), rescaled_s=-1.0)
         assert plan("aryl", [node("n", gpus=4)], [cooling, waits]).changes == {}
 
-    def test_what_is_left_goes_where_it_saves_most(self) -> None:
+    def test_spare_capacity_goes_where_it_saves_most(self) -> None:
         jobs = [job(key, ELASTIC, duration=s, on=on(n, n)) for key, s, n in (("a", 100, "m"), ("b", 9000, "m"))]
         found = plan("aryl", [node("m", gpus=6)], jobs)
         assert {key: len(t.nodes[WORKER]) for key, t in found.targets.items()} == {"a": 2, "b": 4}
@@ -116,7 +116,7 @@ class TestTwoPhases:
         slow = job("e", ELASTIC, duration=9000, on=on("n", "n"), speed=rates(1, 2, 1.9, 1.8))
         assert plan("aryl", [node("n", gpus=4)], [slow]).changes == {}
 
-    def test_nobody_grows_or_gives_room_who_ends_before_that_is_worth_its_cost(self) -> None:
+    def test_a_job_that_ends_soon_neither_grows_nor_shrinks(self) -> None:
         """Another worker's program starts within 24 s on half a core, and saves a third of the time that is left."""
         some = ReplicaGroup(WORKER, Resources(500), 2, 1, 3)
         nodes = [node("n", cpus=1.5)]
@@ -213,7 +213,7 @@ def holds(decided: Plan) -> None:
     assert violations(decided) == []
 
 
-def test_nobody_starves() -> None:
+def test_a_wide_job_starts_though_small_jobs_keep_coming() -> None:
     """Small short jobs keep both servers busy for ever; one that needs both runs all the same."""
     small = [WorkloadJob(f"s{k}", 600.0 * k, (workers(8),), 2000.0) for k in range(400)]
     wide = WorkloadJob("wide", 1000.0, (workers(2, gpus=8),), 3000.0)

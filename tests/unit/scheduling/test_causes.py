@@ -42,7 +42,7 @@ def test_sizes_tell_a_cause(before: dict[str, int], after: dict[str, int], told:
     assert cause_of(before, after, moved=False, stopped=False) == told
 
 
-def test_what_else_tells_a_cause() -> None:
+def test_stops_and_moves_have_causes_of_their_own() -> None:
     assert cause_of({}, {"Worker": 1}, moved=True, stopped=True) == "resume"
     assert cause_of({"Worker": 1}, {"Worker": 1}, moved=True, stopped=True) == "migrate"
     assert set(STOPS) < STORED_CAUSES < set(CAUSES)
@@ -71,7 +71,7 @@ def test_cpu_that_is_granted_beside_a_change_is_not_its_cause() -> None:
     assert (round_.changes["j"].cause, str(round_.changes["j"].reason)) == ("deadline", "why")
 
 
-def test_who_was_stopped_resumes() -> None:
+def test_the_cause_is_resume_for_a_job_that_was_stopped() -> None:
     waits = job("j", workers(1, cpus=1, gpus=0), stops=1, stopped_s=-100.0)
     assert plan("fifo", NODES, [waits]).changes["j"].cause == "resume"
     assert plan("fifo", NODES, [replace(waits, stops=0)]).changes["j"].cause == "start"

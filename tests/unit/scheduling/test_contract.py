@@ -22,7 +22,7 @@ def test_every_field_is_in_the_table() -> None:
         assert sorted(known) == sorted(there), name
 
 
-def test_what_a_world_lacks_has_a_default() -> None:
+def test_a_field_that_a_world_lacks_has_a_default() -> None:
     for name, known in contract.FIELDS.items():
         if name == "Snapshot":
             continue
@@ -50,7 +50,9 @@ def test_each_need_is_in_the_table() -> None:
         ("fifo", {"place": "count"}, "profiles.fifo.place: replicas need nodes"),
     ],
 )
-def test_what_a_live_cluster_lacks_is_refused_in_words(name: str, settings: dict[str, Any], words: str) -> None:
+def test_a_need_that_no_live_cluster_has_is_refused_with_a_message(
+    name: str, settings: dict[str, Any], words: str
+) -> None:
     (problem,) = refusals(name, settings)
     assert problem.startswith(words)
 
@@ -73,7 +75,7 @@ def test_defaults_that_a_live_cluster_passes_over(name: str, settings: dict[str,
     assert all(why.startswith("only a simulation ") for why in found.values())
 
 
-def test_no_default_that_a_live_cluster_lacks_is_passed_over_without_a_word() -> None:
+def test_every_default_that_a_live_cluster_lacks_is_reported() -> None:
     for name in PROFILES:
         lacks = {need for need in build(name, parse_profile(name, {})).needs if not contract.NEEDS[need].live}
         assert len(passed_over(name, {})) == len(lacks), name

@@ -57,7 +57,7 @@ def test_every_job_has_a_target_or_a_reason() -> None:
     assert decided.waiting["behind"] == Reason("waits-behind", {"job": "waits"})
 
 
-def test_what_others_use_on_a_node_is_not_given_out() -> None:
+def test_capacity_that_others_use_on_a_node_is_not_given_out() -> None:
     nodes = [node("n", gpus=8, free=node("x", gpus=2).capacity)]
     assert sizes(plan("fifo", nodes, [job("j", workers(3))])) == {}
 

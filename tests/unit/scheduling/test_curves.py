@@ -53,7 +53,7 @@ def test_after_the_totals_changed_it_is_as_if_found_there(
     assert same(found(view, of, totals[1]), found(CurveCache("all"), of, totals[1]))
 
 
-def test_what_others_of_the_name_show_is_followed() -> None:
+def test_a_curve_follows_the_speeds_of_other_jobs_of_the_name() -> None:
     view, of = CurveCache("all"), job()
     found(view, of, SMALL, shown(1.0))
     assert same(found(view, of, SMALL, shown(4.0)), found(CurveCache("all"), of, SMALL, shown(4.0)))

@@ -62,7 +62,7 @@ def test_the_least_size_that_meets_each_deadline() -> None:
     assert sizes(decide(jobs, 5)) == {"a": 2, "b": 2, "c": 1}
 
 
-def test_what_is_left_over_goes_on() -> None:
+def test_spare_capacity_goes_to_jobs_that_meet_their_deadline() -> None:
     assert sizes(decide([job("a", HOUR, 4000.0)], 4)) == {"a": 4}
 
 
@@ -93,7 +93,7 @@ def test_a_running_job_keeps_a_promise_where_promises_are_kept() -> None:
     assert sizes(decide(jobs, 1, keep_promises=True)) == {"long": 1}
 
 
-def test_what_one_does_not_need_is_taken_back_when_another_is_short() -> None:
+def test_replicas_that_a_deadline_does_not_need_go_to_a_job_that_is_short() -> None:
     jobs = [running(job("ahead", HOUR, 8000.0), 4), job("short", HOUR, 1400.0, most=3)]
     assert sizes(decide(jobs, 4)) == {"ahead": 1, "short": 3}
 
@@ -300,7 +300,7 @@ def test_a_job_that_is_given_up_gives_back_its_cpu() -> None:
     assert "c0" in placed([long, *others], 2)
 
 
-def test_who_cannot_change_its_size_has_its_turn_by_deadline_too() -> None:
+def test_a_job_with_a_fixed_size_gets_cpu_in_the_order_of_deadlines_too() -> None:
     """Its size is not chosen, as it cannot be stopped; the CPU that is free is enough for one of the two."""
     fixed, later = growing("f", 2.9, most=1, stoppable=False), growing("a", 2.9, most=1, work_s=2 * HOUR)
     assert placed([fixed, later], 5)["f"] == (1, 3000)
@@ -453,7 +453,7 @@ def simulated(profile: str, rows: str, gpus: int, **settings: Any) -> RunResult:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_starves(seed: int) -> None:
+def test_no_job_waits_more_than_three_times_as_long_as_under_fifo(seed: int) -> None:
     """Under steady load no job waits more than 3 times what the longest waits under first come, first served."""
     rows = "\n".join(
         f"j{k},{60 * k},{200 + 97 * ((k + seed) * 7 % 11)},1,1,4,{60 * k + 250 + 61 * ((k + seed) * 5 % 13)}"

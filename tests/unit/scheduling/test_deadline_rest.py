@@ -51,7 +51,7 @@ def one_by_one(deadline_round: DeadlineRound) -> None:
 
 @settings(max_examples=effort(13, 40), deadline=None)
 @given(world=worlds(), draw=st.data())
-def test_all_at_once_and_again_give_what_one_by_one_from_the_beginning_gives(world: Snapshot, draw: Any) -> None:
+def test_spare_capacity_computed_at_once_is_the_same_as_one_by_one(world: Snapshot, draw: Any) -> None:
     """Some rounds, as where one size after the other finds no nodes."""
     round_ = Round(world, build("deadline", parse_profile("deadline", {})))
     deadline_round = DeadlineRound(round_, DeadlineParameters())

@@ -52,12 +52,12 @@ def with_job_skip(feature: int, value: float) -> Network:
     return replace(GREEDY, job_skip=skip)
 
 
-def test_it_looks_past_a_size_that_helps_little() -> None:
+def test_a_size_that_helps_little_does_not_end_the_search() -> None:
     j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 0.9, 3.0, 3.0))
     assert sizes(decided(GREEDY, [node("n", gpus=8)], [j])) == {"j": 3}
 
 
-def test_where_the_better_size_does_not_fit_nothing_slower_is_given() -> None:
+def test_no_slower_size_is_given_where_the_better_one_does_not_fit() -> None:
     j = job("j", workers(1, 1, 4), steps=10, speed=rates(1.0, 1.1, 1.05, 4.0))
     assert sizes(decided(GREEDY, [node("n", gpus=4)], [j])) == {"j": 4}
     assert sizes(decided(GREEDY, [node("n", gpus=3)], [j])) == {"j": 2}
@@ -70,7 +70,7 @@ def test_an_action_that_does_not_fit_leaves_the_others() -> None:
     assert decided(GREEDY, [node("n", gpus=1, cpus=9)], [j]).changes["j"].replicas == {PS: 3, WORKER: 1}
 
 
-def test_what_the_network_says_of_a_job_decides_who_comes_first() -> None:
+def test_the_networks_scores_decide_the_order_of_jobs() -> None:
     """With a weight on what is left, long jobs come first, with the opposite short ones."""
     jobs = [
         job("short", workers(1, 1, 2), steps=100, speed=rates(1.0, 1.8)),
@@ -81,7 +81,7 @@ def test_what_the_network_says_of_a_job_decides_who_comes_first() -> None:
     assert sizes(decided(with_job_skip(1, -1.0), nodes, jobs)) == {"short": 2, "long": 1}
 
 
-def test_no_score_above_zero_stops() -> None:
+def test_growth_stops_where_no_score_is_above_zero() -> None:
     j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 2.0, 3.0, 4.0))
     stays = replace(GREEDY, output_bias=np.full(3, -100.0))
     assert sizes(decided(stays, [node("n", gpus=8)], [j])) == {"j": 1}
@@ -107,7 +107,7 @@ NETWORKS = st.integers(0, 1000).map(
 
 @settings(max_examples=effort(13, 40))
 @given(NETWORKS, st.lists(TABLES, min_size=1, max_size=3), st.integers(1, 8), st.integers(2, 30))
-def test_whatever_the_weights_it_fits_and_no_smaller_size_is_faster(
+def test_a_chosen_size_fits_and_no_smaller_one_is_faster_whatever_the_weights(
     network: Network, tables: list[Table], gpus: int, cpus: int
 ) -> None:
     rule = LearnedSizes(network)
@@ -184,12 +184,12 @@ NAN = GREEDY.hidden_bias * np.nan
         (changed(more=np.zeros(1 << 18)), "more than"),
     ],
 )
-def test_what_is_no_network_is_refused_in_words(content: bytes, said: str) -> None:
+def test_a_file_that_is_no_network_is_refused_with_a_message(content: bytes, said: str) -> None:
     with pytest.raises(WeightsError, match=said.replace("(", r"\(").replace(")", r"\)")):
         parse(content)
 
 
-def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked() -> None:
+def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("hidden.npy", b"\0" * (4 << 20))

@@ -91,7 +91,7 @@ def test_without_need_jobs_that_are_not_planned_stay_as_they_are() -> None:
     assert (workers(plan, "wide"), workers(plan, "easy")) == (3, 1)
 
 
-def test_nobody_who_runs_is_stopped_for_a_gain() -> None:
+def test_no_running_job_is_stopped_for_a_gain() -> None:
     """The long one would give its whole share to ten short ones that wait."""
     long = Job(
         spec("long", (2, 2, 4), total_steps=1e7),
@@ -119,7 +119,7 @@ def test_before_a_planned_job_is_stopped_others_shrink() -> None:
     assert [workers(plan, key) for key in ("far", "wide", "close")] == [1, 1, 2]
 
 
-def test_what_runs_at_a_size_that_is_slower_than_a_smaller_one_is_not_stopped_for_a_gain() -> None:
+def test_a_job_at_a_size_slower_than_a_smaller_one_is_not_stopped_for_a_gain() -> None:
     rates = {1: 1.0, 2: 2.0, 3: 1.5}
 
     class Hill:
@@ -184,7 +184,7 @@ def test_a_job_on_a_node_that_goes_back_starts_elsewhere_in_the_same_round() -> 
     assert (target.nodes, target.cause) == ({WORKER: ("own",) * 2}, "repair")
 
 
-def test_what_is_planned_gives_nothing_to_who_waits() -> None:
+def test_a_replica_that_was_weighed_already_is_not_given_to_a_waiting_job() -> None:
     """Its second worker was weighed against the waiting job already, which needs more than is left of the node."""
     held = Job(
         spec("held", (1, 2, 4), total_steps=1e5),
@@ -244,7 +244,7 @@ def test_a_deadline_that_needs_more_gets_more() -> None:
     assert workers(plan, "a") >= 4
 
 
-def test_who_has_more_than_the_deadline_needs_gives_it_to_who_waits() -> None:
+def test_replicas_that_a_deadline_does_not_need_go_to_a_waiting_job() -> None:
     """Four workers meet it."""
     held = timed("held", (1, 2, 8), 7, steps=3.6e3, by_s=2000.0, use=0.7)
     waits = Job(spec("waits", (3, 3, 3), arrival_s=900.0))
@@ -253,7 +253,7 @@ def test_who_has_more_than_the_deadline_needs_gives_it_to_who_waits() -> None:
     assert 4 <= workers(plan, "held") <= 5
 
 
-def test_what_a_deadline_needs_is_given_to_nobody() -> None:
+def test_replicas_that_a_deadline_needs_are_not_given_away() -> None:
     held = timed("held", (1, 2, 8), 7, steps=6.7e3, by_s=2000.0, use=0.7)
     waits = Job(spec("waits", (3, 3, 3), arrival_s=900.0))
     plan = plan_of([held, waits], [node("n0", cpus=8)])
@@ -269,7 +269,7 @@ def test_a_busy_job_gets_back_to_its_declared_size() -> None:
     assert str(plan.changes["large"].reason).endswith("makes room for small, which has 1 worker, less than it declares")
 
 
-def test_nobody_falls_below_the_declared_size_for_that() -> None:
+def test_no_job_falls_below_its_declared_size_for_a_waiting_job() -> None:
     small = busy(spec("small", (1, 3, 3), arrival_s=500.0, total_steps=1e5), ("n0",))
     other = busy(spec("other", (1, 7, 7), total_steps=1e5), ("n0",) * 7, use=0.9)
     plan = plan_of([small, other], [node("n0", cpus=8)])
@@ -287,7 +287,7 @@ def test_a_deadline_that_nothing_can_meet_stops_nobody() -> None:
     assert [workers(plan, key) for key in ("kept", "runs", "new", "late")] == [4, 4, 0, 0]
 
 
-def test_who_is_stopped_for_a_deadline_makes_room_for_that_job() -> None:
+def test_capacity_of_a_job_stopped_for_a_deadline_goes_to_the_job_with_the_deadline() -> None:
     runs = busy(spec("runs", (4, 4, 4), total_steps=1e6), ("n0",) * 4)
     new = Job(spec("new", (4, 4, 4), arrival_s=998.0))
     late = Job(spec("late", (2, 2, 2), arrival_s=999.0, deadline_s=1030.0, total_steps=50.0), speed=Linear())

@@ -85,7 +85,7 @@ def test_a_job_that_can_never_run_holds_up_nobody() -> None:
     assert found["b"].start_s == 50.0
 
 
-def test_what_jobs_of_the_name_took_tells_of_one_that_says_nothing() -> None:
+def test_a_job_without_steps_is_forecast_by_earlier_jobs_of_its_name() -> None:
     spec = replace(job("ns/digits-9", workers(1)).spec, model="digits")
     history = History()
     for k in range(3):

@@ -18,7 +18,7 @@ from .build import job, node, plan, rates, servers, sizes, workers
 TOTAL = Resources(100_000, 0, 100)
 
 
-def test_it_looks_past_a_size_that_helps_little() -> None:
+def test_a_size_that_helps_little_does_not_end_the_search() -> None:
     """A second worker makes the job slower, a third makes it three times as fast."""
     j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 0.9, 3.0, 3.0))
     assert sizes(plan("optimus", [node("n", gpus=8)], [j])) == {"j": 1}
@@ -45,7 +45,7 @@ def test_speed_counts_relative_to_the_smallest_size() -> None:
     assert sizes(plan("hull", [node("n", gpus=3)], jobs)) == {"slow": 2, "fast": 1}
 
 
-def test_where_the_corner_does_not_fit_a_faster_size_before_it_does() -> None:
+def test_a_faster_size_before_the_corner_is_given_where_the_corner_does_not_fit() -> None:
     j = job("j", workers(1, 1, 4), steps=10, speed=rates(1.0, 1.1, 1.05, 4.0))
     assert sizes(plan("hull", [node("n", gpus=4)], [j])) == {"j": 4}
     assert sizes(plan("hull", [node("n", gpus=3)], [j])) == {"j": 2}
@@ -77,7 +77,7 @@ def test_unknown_speed_stays_at_the_minimum(speed: Speed | None) -> None:
     assert sizes(plan("hull", [node("n", gpus=8)], [job("j", workers(1, 1, 4), speed=speed)])) == {"j": 1}
 
 
-def test_no_size_is_believed_in_that_was_not_measured_where_there_is_no_fit() -> None:
+def test_only_measured_sizes_count_where_there_is_no_fit() -> None:
     """The nearest measured size speaks for (0, 2): as fast as three workers, which nobody has seen."""
     speed = believe({(0, 1): 1.0, (0, 3): 3.0})
     assert speed.steps_per_s({WORKER: 2}) == 1.0
@@ -136,7 +136,7 @@ def test_increments_are_the_best_of_their_cost_and_gains_fall(speed: Table, per_
 
 
 @given(TABLES, st.floats(1, 1e6), st.floats(1, 1e6))
-def test_what_is_left_to_do_changes_nothing(speed: Table, steps: float, other: float) -> None:
+def test_the_remaining_steps_do_not_change_the_sizes(speed: Table, steps: float, other: float) -> None:
     a = job("a", servers(1, 1, 4), workers(1, 1, 4), steps=steps, speed=speed)
     b = job("b", servers(1, 1, 4), workers(1, 1, 4), steps=99, speed=Table({(1, 1): 1.0, (2, 2): 3.0}), at=1)
     nodes = [node("n", gpus=5, cpus=20)]

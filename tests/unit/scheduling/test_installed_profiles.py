@@ -43,7 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def test_it_decides_as_any_other_profile(site: Path) -> None:
+def test_an_installed_profile_decides_like_any_other(site: Path) -> None:
     install_small_first(site)
     jobs = [job("wide", workers(4), at=0), job("large", workers(9), at=2, on={"Worker": ("n",) * 9})]
     decided = plan("small-first", [node("n", gpus=10)], jobs)
@@ -104,7 +104,7 @@ def test_a_broken_package_is_named_and_stops_no_other(site: Path, source: str, e
     assert plan("fifo", [node("n", gpus=1)], [job("a", workers(1))]).changes
 
 
-def test_of_two_packages_with_the_same_name_the_first_by_name_has_it(site: Path) -> None:
+def test_the_first_package_by_name_gets_a_profile_name_that_two_have(site: Path) -> None:
     install(site, "b", "b", GOOD, "mine = b:Parameters")
     install(site, "a", "a", GOOD, "mine = a:Parameters")
     found = load_installed_profiles(PROFILES)
@@ -114,7 +114,7 @@ def test_of_two_packages_with_the_same_name_the_first_by_name_has_it(site: Path)
     ]
 
 
-def test_whoever_chooses_a_broken_one_is_told_why(site: Path) -> None:
+def test_choosing_a_broken_profile_is_refused_with_the_cause(site: Path) -> None:
     install(site, "broken", "mine", "import no_such_module", "mine = mine:Parameters")
     words = "profile 'mine' of package broken 1.0 is not available: ModuleNotFoundError"
     for text in ("profile: mine", "profiles: {mine: {}}"):
@@ -130,7 +130,7 @@ def test_whoever_chooses_a_broken_one_is_told_why(site: Path) -> None:
         ("return None", "profile mine of package mine 1.0 fails: AttributeError"),
     ],
 )
-def test_one_that_cannot_be_built_is_refused(site: Path, stages: str, why: str) -> None:
+def test_a_profile_that_cannot_be_built_is_refused(site: Path, stages: str, why: str) -> None:
     install(site, "mine", "mine", CLASS.format(stages=stages), "mine = mine:Parameters")
     for refused in (
         lambda: parse_configuration("profile: mine"),

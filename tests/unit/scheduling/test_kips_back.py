@@ -91,7 +91,7 @@ def test_a_faster_size_that_the_bounds_forbid_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "grows"), [(1.0, False), (0.0, True), (-100.0, True)])
-def test_who_went_back_grows_only_after_that(left_s: float, *, grows: bool) -> None:
+def test_a_job_that_shrank_again_grows_only_after_its_backoff(left_s: float, *, grows: bool) -> None:
     trained = trains(1, {1: 10.0}, 0.95, memory={WAIT: 120.0, UNTIL: NOW + left_s})
     nodes = [node("n", cpus=2), node("m", cpus=8)]  # with no CPU in place left, which would come first
     assert (has(kips(snapshot(nodes, [trained], NOW))) > 1) is grows
@@ -105,7 +105,7 @@ def test_types_that_work_at_once_do_not_keep_cpu_from_the_one_that_sets_the_pace
 
 
 @pytest.mark.parametrize("said", [1e308, -1e308])
-def test_what_others_write_into_the_memory_has_a_bound(said: float) -> None:
+def test_a_backoff_that_others_write_is_bounded(said: float) -> None:
     plan = decided(trains(4, {1: 10.0, 4: 8.0}, memory={WAIT: said, UNTIL: said}))
     assert 2 * COOLDOWN_S <= plan.memory["a"][WAIT] <= LONGEST_WAIT_S
     nodes = [node("n", cpus=2), node("m", cpus=8)]

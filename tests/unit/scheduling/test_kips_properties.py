@@ -109,7 +109,7 @@ def test_rounds_of_a_small_cluster(draw: Any) -> None:
 
 @settings(max_examples=effort(40, 150), suppress_health_check=[HealthCheck.too_slow])
 @given(draw=st.data())
-def test_not_looking_again_where_taking_failed_changes_no_decision(draw: Any) -> None:
+def test_skipping_preemptions_that_failed_changes_no_decision(draw: Any) -> None:
     """Many jobs wait, of different ages and priorities, beside some that run: without the bound the same start, and
     the same give."""
     nodes = [node(f"n{k}", cpus=draw.draw(st.sampled_from([0.35, 0.7]))) for k in range(3)]

@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_is_written_is_read_as_a_memory(raw: object) -> None:
+def test_any_value_is_read_as_a_bounded_memory(raw: object) -> None:
     found = readable(raw)
     assert len(found) <= MAX_MEMORY_NUMBERS
     assert all(

@@ -72,7 +72,7 @@ def told(profile: Profile) -> set[Need]:
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_what_is_read_is_what_is_declared(case: str, known: list[Snapshot]) -> None:
+def test_a_profile_reads_what_its_needs_declare(case: str, known: list[Snapshot]) -> None:
     """Neither less nor more: on the recorded snapshots every field of every need that is declared is read by then."""
     name, settings = CASES[case]
     profile = build(name, parse_profile(name, settings))
@@ -96,14 +96,14 @@ def variants() -> Iterator[tuple[str, Json]]:
 
 
 @pytest.mark.parametrize(("name", "settings"), variants(), ids=[f"{n} {s}" for n, s in variants()])
-def test_what_parameters_turn_on_is_declared_with_them(name: str, settings: Json, known: list[Snapshot]) -> None:
+def test_needs_follow_the_parameters(name: str, settings: Json, known: list[Snapshot]) -> None:
     profile = build(name, parse_profile(name, settings))
     reads, does = decides(profile, known[::5])
     assert reads <= told(profile)
     assert does <= profile.needs, "a plan does what nobody declared"
 
 
-def test_what_no_need_tells_is_everybodys() -> None:
+def test_every_field_is_filled_in_both_worlds_or_has_a_need() -> None:
     """Both worlds fill it, or say what always stands there."""
     for kind, known in contract.FIELDS.items():
         for name, both in known.items():

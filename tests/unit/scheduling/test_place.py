@@ -104,7 +104,7 @@ class TestApart:
         placed = where("apart", nodes, [busy, job("j", servers(1), workers(2, gpus=0, cpus=1))])["j"]
         assert placed == {"PS": ("b",), "Worker": ("b", "b")}
 
-    def test_by_best_fit_if_none_does(self) -> None:
+    def test_best_fit_chooses_where_no_node_holds_all(self) -> None:
         nodes, busy = (
             [node("a", cpus=4), node("b", cpus=4)],
             job("busy", workers(3, gpus=0, cpus=1), on={"Worker": ("a",) * 3}),
@@ -112,7 +112,7 @@ class TestApart:
         placed = where("apart", nodes, [busy, job("j", servers(1), workers(4, gpus=0, cpus=1))])["j"]
         assert sorted([*placed["PS"], *placed["Worker"]]) == ["a", "b", "b", "b", "b"]
 
-    def test_one_waits_for_a_lent_node_that_would_hold_all_of_it(self) -> None:
+    def test_a_job_waits_for_a_lent_node_that_would_hold_all_of_it(self) -> None:
         def placed(own: Node, workers_: int) -> set[str] | None:
             lent = [node(name, cpus=4, pool="inference", loan="loaned") for name in "bc"]
             busy = [job(f"on-{n}", workers(2, gpus=0, cpus=1), on={"Worker": (n, n)}, loanable=True) for n in "bc"]
@@ -171,7 +171,7 @@ class TestPack:
         nodes = [node("a", cpus=0.3), node("b", cpus=0.48)]
         assert plan("kips", nodes, [running], now=1000).changes["j"].nodes == {"PS": ("a",), "Worker": ("a", "b")}
 
-    def test_what_does_not_fit_one_node_fills_node_after_node_ps_first(self) -> None:
+    def test_a_job_too_large_for_one_node_fills_node_after_node_ps_first(self) -> None:
         nodes = [node("a", cpus=3), node("b", cpus=4)]
         placed = where("pack", nodes, [job("j", servers(1), workers(5, gpus=0, cpus=1))])["j"]
         assert placed == {"PS": ("b",), "Worker": ("b", "b", "b", "a", "a")}

@@ -264,7 +264,7 @@ def test_invariants(name: str, said: dict[str, Any], snapshot: Snapshot, extra: 
 @given(
     snapshot=snapshots(), forgiven=st.lists(st.sampled_from([None, -1.0, 0.0, 100.0, 1e300]), min_size=8, max_size=8)
 )
-def test_what_is_remembered_gives_a_plan_that_stays(snapshot: Snapshot, forgiven: list[float | None]) -> None:
+def test_a_plan_made_with_its_own_memory_does_not_change(snapshot: Snapshot, forgiven: list[float | None]) -> None:
     """The profile whose plans depend on what it remembers: fed back, there is nothing more to do or to remember."""
     known = [
         replace(job, memory={} if number is None else {FORGIVEN: number})

@@ -27,7 +27,7 @@ def reasons_of(plan: Plan) -> list[Reason]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_a_profile_decides_has_a_code_and_bounded_facts(case: str) -> None:
+def test_every_decision_of_a_profile_has_a_code_and_bounded_facts(case: str) -> None:
     name, settings = CASES[case]
     profile, seen = build(name, parse_profile(name, settings)), 0
     for each in read()[:: effort(4, 1)]:  # test_recorded.py has the same plans on all of them

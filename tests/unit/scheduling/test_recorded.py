@@ -36,7 +36,7 @@ def test_plans_stay_as_they_were(case: str, known: list[dict[str, Any]]) -> None
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_others_remember_changes_no_plan(case: str, known: list[dict[str, Any]]) -> None:
+def test_the_memory_of_other_profiles_changes_no_plan(case: str, known: list[dict[str, Any]]) -> None:
     """A profile goes by what it remembers itself."""
     for each in known[: effort(7, 20)]:
         snapshot = built(each["snapshot"])
@@ -48,7 +48,7 @@ def test_what_others_remember_changes_no_plan(case: str, known: list[dict[str, A
             assert plan == each["plans"][case]
 
 
-def test_there_is_something_to_compare(known: list[dict[str, Any]]) -> None:
+def test_the_recorded_plans_change_something_under_each_profile(known: list[dict[str, Any]]) -> None:
     """Each profile changes something, and the snapshots have what new profiles work on."""
     for case in CASES:
         assert sum(len(each["plans"].get(case, {"changes": ()})["changes"]) for each in known) > 10, case

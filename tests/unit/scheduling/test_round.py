@@ -48,7 +48,7 @@ class TestMove:
         target = self.moved(("Worker", 0), "b").changes["j"]
         assert (target.nodes, target.cpu, str(target.reason)) == (on("b", "a"), {"Worker": (1000, 1500)}, "closer")
 
-    def test_who_moves_holds_what_it_requests(self) -> None:
+    def test_a_replica_that_moves_holds_its_request(self) -> None:
         target = self.moved(("Worker", 1), "b").changes["j"]
         assert (target.nodes, target.cpu) == (on("a", "b"), {})
 
@@ -63,7 +63,7 @@ class TestMove:
         assert plan.kept["j"] == Reason("not-movable", {"type": "Worker", "index": 0})
 
     @pytest.mark.parametrize("role", [("Worker", 2), ("PS", 0)])
-    def test_what_there_is_not_does_not_move(self, role: tuple[str, int]) -> None:
+    def test_a_replica_that_does_not_exist_is_not_moved(self, role: tuple[str, int]) -> None:
         assert self.moved(role, "b").changes == {}
 
 
@@ -78,7 +78,7 @@ class TestRequeue:
         )
         assert {key: target.nodes for key, target in plan.changes.items()} == {"first": on("a"), "wide": on("b", "b")}
 
-    def test_one_that_finds_no_room_waits(self) -> None:
+    def test_a_requeued_job_that_does_not_fit_waits(self) -> None:
         plan = decided(
             [node("a", gpus=1)],
             [job("first", at=0), job("later", at=1, on=on("a"))],
@@ -106,7 +106,7 @@ class ScaleInFirst:
             round_.give_back(chosen, "the pool wants one")
 
 
-def test_which_node_goes_back_is_the_policys_choice_and_it_may_scale_in_first() -> None:
+def test_the_policy_chooses_the_node_to_return_and_may_scale_in_first() -> None:
     lent = [node(n, gpus=2, pool="inference", loan="loaned") for n in ("x", "y")]
     nodes = {n.name: n for n in (node("own", gpus=1), *lent)}
     runs = job("j", workers(4, 1, 4), loanable=True, on=on("own", "x", "x", "y"))
@@ -196,7 +196,7 @@ def test_the_limit_grows_with_jobs_and_the_replicas_that_they_may_have() -> None
         assert decided([node("n", gpus=2)], jobs, a_thousand_each).changes == {}
 
 
-def test_only_what_gives_room_back_lets_failed_starts_be_tried_again() -> None:
+def test_failed_starts_are_retried_only_after_capacity_was_freed() -> None:
     """Growth takes, found room or not; a smaller size gives back."""
     runs = job("j", workers(2, 1, 9), on=on("a", "a"))
     given: list[int] = []

@@ -78,7 +78,7 @@ def crowd(*left: float, on: str = "n0", **more: Any) -> list[Job]:
 
 
 class TestWeights:
-    def test_who_has_least_left_holds_most(self) -> None:
+    def test_the_job_with_the_least_work_left_holds_the_most_cpu(self) -> None:
         held = cpu(decide(crowd(900, 100, 500, 700), 1, critical=0))
         assert held["n0-1"] > held["n0-2"] > held["n0-3"] >= held["n0-0"]
 
@@ -114,7 +114,7 @@ class TestWeights:
         assert changes["n0-1"].cpu[WORKER][0] > 2 * changes["n0-0"].cpu[WORKER][0]
         assert decide([guest, *others], moves=0).changes["a"].cpu != changes["a"].cpu
 
-    def test_who_cannot_be_given_cpu_takes_no_place_from_others(self) -> None:
+    def test_a_job_that_cannot_get_cpu_does_not_lower_the_share_of_others(self) -> None:
         """A PS of a job that cannot be resized is beside two jobs: the first of those gets most, as without it."""
         apart = replace(on_servers("a", "n0", 9000, Worker=1.0, PS=0.3), placement={PS: ("n0",), WORKER: ("n1",)})
         fixed = replace(apart, spec=replace(apart.spec, resizable=False))
@@ -135,7 +135,7 @@ class TestWeights:
         assert held["n0-0"] > held["n0-1"] > held["n0-2"]
 
     @pytest.mark.parametrize(("settled", "first"), [(True, "n0-3"), (False, "n0-0")])
-    def test_what_was_just_given_shows_no_bound(self, settled: bool, first: str) -> None:
+    def test_cpu_that_was_just_given_does_not_count_as_the_jobs_limit(self, settled: bool, first: str) -> None:
         """The first holds 3 CPUs and uses 1: all that it can, unless it was given them a moment ago. With 1 CPU the
         last would be critical, with the whole node nobody is."""
         jobs = [job(f"n0-{k}", "n0", left, 1.0) for k, left in enumerate((100, 200, 300, 900))]
@@ -190,7 +190,7 @@ class TestWeights:
         whole = [replace(on_servers("a", "n0", 1000, Worker=1.0), cpu_use={WORKER: 10.0, PS: 0.0}), *jobs[1:]]
         assert "critical: it takes longest even alone" in str(decide(whole, 2, moves=0).changes["a"].reason)
 
-    def test_where_nobody_is_slowed_down_nothing_changes(self) -> None:
+    def test_nothing_changes_where_no_job_is_slowed_down(self) -> None:
         assert decide([job("a", "n0"), job("b", "n0")]).changes == {}
 
     @pytest.mark.parametrize(("shares", "changed"), [(2, False), (1, True), (0, True)])
@@ -243,7 +243,7 @@ class TestWeights:
         plan = decide([job("a", "n0", cpu={WORKER: (2000,)}), job("b", "n0")])
         assert plan.changes["a"].cpu == {}
 
-    def test_what_is_measured_a_little_otherwise_changes_nothing(self) -> None:
+    def test_a_small_change_of_a_measurement_changes_nothing(self) -> None:
         jobs = crowd(500, 505, 900)
         held = cpu(decide(jobs, 1, critical=0))
         again = [
@@ -252,14 +252,14 @@ class TestWeights:
         ]
         assert decide(again, 1, critical=0).changes == {}
 
-    def test_of_unknown_length_counts_as_having_as_long_again_as_it_ran(self) -> None:
+    def test_a_job_of_unknown_length_counts_as_half_done(self) -> None:
         jobs = crowd(100, 800, 5000)
         unknown = replace(jobs[0], spec=replace(jobs[0].spec, total_steps=None))  # ran 1,000 s
         held = cpu(decide([unknown, *jobs[1:]], 1, critical=0))
         assert held["n0-1"] > held["n0-0"] > held["n0-2"] - 1
 
     @pytest.mark.parametrize("fixed", [{"resizable": False}, {"fixed_cpu": True}])
-    def test_who_may_not_get_other_cpu_keeps_its_own(self, fixed: dict[str, Any]) -> None:
+    def test_a_job_that_may_not_get_a_different_cpu_share_keeps_its_own(self, fixed: dict[str, Any]) -> None:
         jobs = crowd(100, 200, 300)
         jobs[0] = replace(jobs[0], spec=replace(jobs[0].spec, **fixed))
         assert set(cpu(decide(jobs, 1))) == {"n0-1", "n0-2"}
@@ -276,19 +276,19 @@ class TestMoves:
         moves = [t.nodes for t in decide(jobs, profile=profile).changes.values() if t.nodes[WORKER] == ("n1",)]
         assert moves == [{PS: ("n0",), WORKER: ("n1",)}]
 
-    def test_one_a_round_to_each_node(self, profile: str) -> None:
+    def test_each_node_gets_at_most_one_job_a_round(self, profile: str) -> None:
         assert len(moved(decide(crowd(900, 2000, 500, 800), nodes=3, profile=profile))) == 2
 
     @pytest.mark.parametrize(
         "more", [{"migrations": 2}, {"movable": False}, {"observed_s": NOW + 5}], ids=["often", "fixed", "paused"]
     )
-    def test_not_who_moved_often_cannot_or_stands_still(self, profile: str, more: dict[str, Any]) -> None:
+    def test_a_job_that_moved_often_or_cannot_move_stays(self, profile: str, more: dict[str, Any]) -> None:
         assert moved(decide(crowd(900, 2000, 500, **more), profile=profile)) == {}
 
-    def test_not_where_little_is_left(self, profile: str) -> None:
+    def test_a_job_with_little_work_left_stays(self, profile: str) -> None:
         assert moved(decide(crowd(90, 70, 50), profile=profile)) == {}
 
-    def test_not_to_a_node_of_which_it_is_not_known_what_is_used(self, profile: str) -> None:
+    def test_no_job_moves_to_a_node_of_unknown_use(self, profile: str) -> None:
         silent = job("new", "n1", uses=0)
         assert moved(decide([*crowd(900, 2000, 500), silent], profile=profile)) == {}
 
@@ -298,7 +298,7 @@ class TestMoves:
         jobs = {each.key: each for each in crowd(900, 2000, 500)}
         assert moved(schedule(Snapshot(NOW, full, jobs), build(profile, parse_profile(profile, {})))) == {"n0-1": "n1"}
 
-    def test_not_to_cpu_that_is_idle_for_a_moment(self, profile: str) -> None:
+    def test_no_job_moves_to_cpu_that_is_idle_for_a_moment(self, profile: str) -> None:
         """The node is as full as the other one would be without it: one of its jobs hardly uses its part now, as while
         it changes its size."""
         there = [job("n1-0", "n1", 8000, 2.0), job("n1-1", "n1", 40000, 0.2)]
@@ -314,7 +314,7 @@ class TestMoves:
         after = [*crowd(2000, 2000), job("n0-2", "n1", 1000, 2.0, migrations=1), job("n1-0", "n1", 250, 2.0)]
         assert moved(decide(after, profile=profile)) == {}
 
-    def test_not_between_two_crowded_nodes(self, profile: str) -> None:
+    def test_no_job_moves_between_two_crowded_nodes(self, profile: str) -> None:
         both = [*crowd(900, 2000, 500), *crowd(800, 300, on="n1")]
         assert moved(decide(both, profile=profile)) == {}
 
@@ -347,14 +347,14 @@ class TestPublished:
         later = replace(watched, loss=replace(slow.loss, readings=6))
         assert moved(self.of([*beside, later])) == {"c": "n1"}
 
-    def test_one_that_goes_on_after_a_stop_is_known_by_its_loss_from_the_start(self) -> None:
+    def test_a_job_that_resumes_is_known_by_its_loss_from_the_start(self) -> None:
         slow = job("c", "n0", loss=FLAT, readings=5)
         waits = replace(slow, placement={}, phase="waiting", steps_per_s=0.0, cpu_use={})
         first = self.of([waits])
         assert (set(first.changes), first.memory) == ({"c"}, {"c": {"watched": 5}})
         assert self.of([replace(slow, memory=first.memory["c"])]).memory == {}, "nothing is left for the next plan"
 
-    def test_one_that_falls_fast_again_progresses_again(self) -> None:
+    def test_a_job_whose_loss_falls_fast_again_progresses_again(self) -> None:
         plan = self.of([job("a", "n0", loss=FALLING, memory={"watched": 3, "converged": 1})])
         assert plan.memory == {"a": {}}
 
@@ -432,7 +432,7 @@ def floods(draw: st.DrawFn) -> list[WorkloadJob]:
 @pytest.mark.parametrize("more", [{}, {"published": True}], ids=["specon", "published"])
 @settings(max_examples=effort(4, 12), deadline=None)
 @given(jobs=floods())
-def test_nobody_waits_more_than_three_times_as_long_as_under_fifo(
+def test_no_job_waits_more_than_three_times_as_long_as_under_fifo(
     more: dict[str, Any], jobs: list[WorkloadJob]
 ) -> None:
     """Compared with the longest wait under first come, first served, as for the other profiles."""

@@ -39,14 +39,14 @@ RESUMED = Job(spec("a"), {WORKER: ("n",)}, "running", stops=1, stopped_s=50.0, r
 
 
 @pytest.mark.parametrize(("now", "starts"), [(159.0, False), (160.0, True)])
-def test_it_is_not_resumed_at_once(now: float, starts: bool) -> None:
+def test_a_stopped_job_is_not_resumed_at_once(now: float, starts: bool) -> None:
     round_ = round_at(now, STOPPED)
     assert round_.start(STOPPED, {WORKER: 1}, "test") == starts
     assert round_at(now, STOPPED, cooldown_s=0.0).start(STOPPED, {WORKER: 1}, "test")
 
 
 @pytest.mark.parametrize(("now", "stops"), [(159.0, False), (160.0, True)])
-def test_it_is_not_stopped_again_at_once(now: float, stops: bool) -> None:
+def test_a_resumed_job_is_not_stopped_again_at_once(now: float, stops: bool) -> None:
     round_ = round_at(now, RESUMED)
     assert round_.stop(RESUMED, "test") == stops
     assert round_.kept == ({} if stops else {"a": Reason("cools", {"done": "resumed", "cooldown_s": 60.0})})

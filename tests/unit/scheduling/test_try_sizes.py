@@ -62,7 +62,7 @@ def test_a_worker_is_tried_then_a_ps_and_then_it_is_decided(profile: str) -> Non
     ],
     ids=["nearly done", "just resized", "just begun", "told", "nothing known", "in vain", "short", "off", "enough"],
 )
-def test_it_tries_nothing(changed: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_a_job_tries_no_other_size(changed: dict[str, Any], settings: dict[str, Any]) -> None:
     base = running((1, 1), {(1, 1): 1.0})
     assert tried(decided(base)) == (1, 2)
     steps = changed.pop("steps", None)
@@ -70,12 +70,12 @@ def test_it_tries_nothing(changed: dict[str, Any], settings: dict[str, Any]) -> 
     assert tried(decided(j, **settings)) is None
 
 
-def test_it_tries_nothing_where_a_job_waits() -> None:
+def test_no_size_is_tried_where_a_job_waits() -> None:
     wide = job("wide", workers(100), steps=10)
     assert tried(decided(running((1, 1), {(1, 1): 1.0}), wide)) is None
 
 
-def test_it_tries_nothing_at_a_size_that_was_not_measured() -> None:
+def test_no_other_size_is_tried_before_the_present_one_is_measured() -> None:
     """Not even that is known yet."""
     assert tried(decided(running((1, 2), {(1, 1): 1.0}))) is None
 

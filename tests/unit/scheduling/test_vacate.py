@@ -130,7 +130,7 @@ class TestInARound:
         assert plan.changes["j"].nodes == {"Worker": ("own", "x", "x")}
         assert returned("drf", [self.runs], 1).loans[0].node == "x", "the baseline takes the first"
 
-    def test_it_is_told_as_the_loss_of_a_node(self) -> None:
+    def test_a_returned_node_counts_as_the_loss_of_a_node(self) -> None:
         """So a program that has only just started is not waited for."""
         runs = job("j", workers(3, 1, 4), duration=9000, loanable=True, on={"Worker": ("x", "x", "y")})
         change = returned("aryl", [runs], 1, reclaim="cost").changes["j"]

@@ -70,7 +70,9 @@ def changed(draw: st.DrawFn, job: Job, now: float) -> Job:
 @pytest.mark.parametrize(("name", "said"), CASES, ids=[f"{name}-{k}" for k, (name, _) in enumerate(CASES)])
 @settings(max_examples=effort(4, 8), suppress_health_check=[HealthCheck.too_slow])
 @given(start=snapshots(), draw=st.data())
-def test_what_is_kept_is_what_would_be_built(name: str, said: dict[str, Any], start: Snapshot, draw: Any) -> None:
+def test_cached_views_equal_those_built_from_scratch(
+    name: str, said: dict[str, Any], start: Snapshot, draw: Any
+) -> None:
     """Jobs come, go, change in every way that a world has, and the clock goes on or is set back."""
     profile, snapshot = build(name, parse_profile(name, said)), start
     for step in range(4):
@@ -102,7 +104,7 @@ def test_ties_of_tetris_do_not_depend_on_the_past() -> None:
     assert set(schedule(turned, profile).changes) == {"j0"}
 
 
-def test_only_who_changed_is_looked_at_again() -> None:
+def test_only_jobs_that_changed_are_computed_again() -> None:
     """The sizes of a job are asked for again where its spec or speed, or the totals are others, and not otherwise."""
 
     class Sizes:
@@ -138,7 +140,7 @@ def test_only_who_changed_is_looked_at_again() -> None:
     assert asked == ["j2", "j2", "j1"], "the totals are others"
 
 
-def test_who_may_change_follows_the_clock() -> None:
+def test_the_set_of_open_jobs_follows_the_clock() -> None:
     """A job is not open until its cooldown is over; it is again where the clock is set back."""
     nodes = {"n": node("n", gpus=8)}
     job = Job(JobSpec("j", 0.0, (workers(1, 1, 4),)), {"Worker": ("n",)}, "running", rescaled_s=100.0)
@@ -152,7 +154,7 @@ def test_who_may_change_follows_the_clock() -> None:
         )
 
 
-def test_what_running_jobs_claim_follows_them_and_the_round() -> None:
+def test_the_claims_of_running_jobs_follow_their_sizes_and_the_round() -> None:
     """No more than is declared (`large`), and less of who has fewer replicas, from the Snapshot or by this round."""
     large, other = (
         Job(JobSpec(key, 0.0, (workers(2, 1, 4),)), {"Worker": ("n",) * n}, "running")
@@ -195,7 +197,7 @@ def test_flexible_replicas_follow_jobs_and_are_as_they_were_once_a_round_is_over
     assert kept(flexible) == kept(FlexibleReplicas([other, smaller]))
 
 
-def test_no_common_order_is_refused() -> None:
+def test_an_order_that_is_not_common_is_refused() -> None:
     profile = replace(
         build("drf", parse_profile("drf", {})), order=build("srtf", parse_profile("srtf", {})).order, name="toy"
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
@@ -12,6 +13,12 @@ from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
 from elastic_tfjob.simulation.speed_models.base import FIXED, SpeedModel
 from elastic_tfjob.simulation.workload import WorkloadJob
+
+from ..scheduling.invariants import violations
+
+
+def no_violation(plan: Plan) -> None:
+    assert violations(plan) == []
 
 
 def work(

@@ -29,7 +29,7 @@ def elastic(key: str, submit_s: float, steps: float, model: str) -> WorkloadJob:
     return WorkloadJob(key, submit_s, groups, total_steps=steps, model=model)
 
 
-def test_one_machine_and_one_job_after_the_other() -> None:
+def test_the_bound_for_two_jobs_one_after_the_other_is_exact() -> None:
     """Two jobs of 100 and 10 s that come at once to one GPU: 10 and 110 s."""
     nodes, fixed = uniform_cluster(1, 1, 8, 64), speed_model_named("fixed")
     assert least_mean_jct_s([rigid("a", 0, 100), rigid("b", 0, 10)], nodes, fixed) == pytest.approx(60)
@@ -47,7 +47,7 @@ def test_the_sum_is_that_of_the_best_order() -> None:
         assert least_total_s([3.0] * 5, lengths) == pytest.approx(best)
 
 
-def test_where_it_is_not_known() -> None:
+def test_the_bound_is_unknown_without_jobs_or_where_one_does_not_fit() -> None:
     nodes = uniform_cluster(1, 1, 8, 64)
     assert least_mean_jct_s([], nodes, speed_model_named("fixed")) is None
     assert least_mean_jct_s([rigid("wide", 0, 100, gpus=2)], nodes, speed_model_named("fixed")) is None
@@ -56,7 +56,7 @@ def test_where_it_is_not_known() -> None:
 
 @pytest.mark.parametrize("world", ["fixed", "linear", "ps", "ps-measured"])
 @pytest.mark.parametrize("profile", ["fifo", "srtf", "hull", "optimus", "kips", "elastic"])
-def test_no_profile_is_below(world: str, profile: str) -> None:
+def test_no_profile_is_below_the_bound(world: str, profile: str) -> None:
     for seed in range(3):
         random = Random(seed)
         nodes, model = uniform_cluster(3, 2, 8, 64), speed_model_named(world)

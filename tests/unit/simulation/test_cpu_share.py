@@ -13,19 +13,19 @@ from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, shared_out
 from .build import finishes, simulate, work
 
 
-def test_who_holds_more_gets_more_of_a_crowded_node() -> None:
+def test_a_job_that_holds_more_gets_more_of_a_crowded_node() -> None:
     """1 CPU, which both could use: 3 shares to 1. a is done at 4; b has had 1, and is alone for the other 3."""
     jobs = [work("a", 0, 3, cpu=750, cpu_demand=1.0), work("b", 0, 4, cpu=250, cpu_demand=1.0)]
     outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CPU_SHARE)
     assert finishes(outcome) == {"a": 4, "b": 7}
 
 
-def test_what_one_cannot_use_goes_to_the_others() -> None:
+def test_cpu_that_one_job_cannot_use_goes_to_the_others() -> None:
     """Of 2 CPUs a can use a half, however much it holds; b and c share the rest 1 to 2."""
     assert shared_out(2.0, [(0.5, 9.0), (4.0, 1.0), (4.0, 2.0)]) == [0.5, 0.5, 1.0]
 
 
-def test_who_requests_nothing_weighs_what_it_can_use() -> None:
+def test_a_job_without_a_request_weighs_what_it_can_use() -> None:
     """4 CPUs are wanted of 1: a quarter of the speed each, whatever they want."""
     jobs = [work("a", 0, 2, cpu=0, cpu_demand=1.0), work("b", 0, 2, cpu=0, cpu_demand=3.0)]
     outcome = simulate("fixed", jobs, gpus=2, cpus=1, speed_model=CPU_SHARE)

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.simulation.live_job import Costs, Noise
@@ -16,12 +15,7 @@ from elastic_tfjob.simulation.speed_models.base import FIXED, LINEAR, SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE
 from elastic_tfjob.simulation.summary import summarise
 
-from ..scheduling.invariants import violations
-from .build import finishes, simulate, work
-
-
-def no_violation(plan: Plan) -> None:
-    assert violations(plan) == []
+from .build import finishes, no_violation, simulate, work
 
 
 def test_fifo_on_one_gpu() -> None:
@@ -146,7 +140,7 @@ def test_estimate_noise_is_in_the_steps_that_a_policy_is_told() -> None:
 
 
 @pytest.mark.parametrize("oracle", [True, False])
-def test_one_error_goes_for_the_steps_and_the_duration_that_are_told(oracle: bool) -> None:
+def test_stated_steps_and_duration_have_the_same_error(oracle: bool) -> None:
     live = arrive(
         work("a", 0, 100, estimated_s=70),
         0,

@@ -135,7 +135,7 @@ def test_jobs_of_a_model_teach_those_that_come_after_them() -> None:
     assert summary.forecast_within == 1.0
 
 
-def test_what_is_not_forecast_has_no_error() -> None:
+def test_a_run_without_forecasts_has_no_forecast_error() -> None:
     summary = summarise(simulate("fifo", [work("a", 0, 10)]), 1)
     assert (summary.forecast_error, summary.forecast_within) == (None, None)
 

@@ -64,14 +64,14 @@ def test_a_job_that_runs_ends_at_its_present_speed() -> None:
     assert (course.fates["ns/a"].source, course.until_s) == ("measured", None)
 
 
-def test_one_that_waits_starts_when_the_other_has_ended_and_its_program_has_started() -> None:
+def test_a_waiting_job_starts_when_the_other_has_ended() -> None:
     waiting = Job(spec("w", total_steps=300, duration_s=60))
     course = foresee(world(runs("a", rate=5, total=600), waiting), 60)
     assert fate(course, "w") == (100, 100 + BOOT_S + 60)
     assert course.fates["ns/w"].source == "estimated"
 
 
-def test_one_that_waits_is_as_fast_as_jobs_of_its_name_were() -> None:
+def test_a_waiting_job_is_as_fast_as_earlier_jobs_of_its_name() -> None:
     lesson = Lesson("u", 1000.0, 100.0, {(1, 1): 10.0}, {(1, 1): 1000.0})
     history = History().learned("ns", "w", lesson)
     waiting = Job(spec("w", model="w", total_steps=500))
@@ -88,7 +88,7 @@ def test_an_end_that_nobody_knows_is_not_invented_and_its_place_stays_taken() ->
     assert [course.fates[f"ns/{name}"].source for name in "abw"] == [None, None, "estimated"]
 
 
-def test_one_with_a_duration_alone_ends_after_it() -> None:
+def test_a_job_with_a_duration_alone_ends_after_it() -> None:
     assert fate(foresee(world(runs("a", rate=0, total=None, duration_s=90)), 60), "a") == (None, 30)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.scenario import parse_scenario
-from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
 from elastic_tfjob.simulation.event_queue import NodeChange
@@ -17,14 +16,9 @@ from elastic_tfjob.simulation.speed_models.base import LINEAR
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, PS_CPU
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-from ..scheduling.invariants import violations
-from .build import finishes, simulate, work
+from .build import finishes, no_violation, simulate, work
 
 COSTS = Costs(restart_s=((math.inf, 2),), migrate_s=100, rescale_s=100, checkpoint_interval_s=3)
-
-
-def no_violation(plan: Plan) -> None:
-    assert violations(plan) == []
 
 
 def lost(at: float, name: str = "node-0") -> NodeChange:

@@ -39,7 +39,7 @@ def refused(result: Result) -> str:
     return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
 
 
-def test_what_is_right_runs(trace: Path) -> None:
+def test_valid_options_run(trace: Path) -> None:
     assert isinstance(simulated(trace, "--cpus-per-node", "8.5", "--start-pause", "3").exception, AssertionError)
 
 

@@ -126,9 +126,7 @@ def test_training_goes_on_beside_what_a_rescale_starts() -> None:
 
 
 @pytest.mark.parametrize("boot_cpu_s", [5, 12])
-def test_nobody_loses_steps_where_another_ends_whose_room_it_waits_for(
-    boot_cpu_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_job_loses_steps_when_the_one_it_waits_for_ends(boot_cpu_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """a ends while it shrinks, and b while it prepares to grow into that trains on."""
     finish, trained = LiveJobs.finish, list[float]()
 
@@ -162,7 +160,7 @@ def test_a_replica_that_stays_may_start_its_next_program_for_less() -> None:
     assert finishes(outcome)["b"] == pytest.approx(27.6 + 10 + 1 + (1000 - done) * 0.112)
 
 
-def test_where_all_replicas_start_for_as_much_nothing_changes() -> None:
+def test_equal_start_costs_for_all_replicas_change_nothing() -> None:
     jobs = [job("a", high=1), job("b", steps=1000, high=2)]
     one, other = (
         simulate("drf", jobs, cpus=2, speed_model=PS_CPU, costs=costs)
@@ -200,7 +198,7 @@ def test_a_policy_that_is_told_speeds_still_knows_them_once_the_job_runs() -> No
     assert outcome.records[0].finish_s == pytest.approx(1e6 / best)
 
 
-def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> None:
+def test_capacity_of_a_shrinking_job_is_free_when_its_rescale_is_done() -> None:
     """b comes at 30 to a full node, and takes one of a's workers after 20 s; it starts 10 s after that."""
     jobs = [job("a", steps=2000, workers=3, high=3), job("b", at=30, steps=100)]
     outcome = simulate(
@@ -218,7 +216,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_its_rescale_is_done() -> Non
     assert b.finish_s - b.start_s > 20 + 10 + 100 * 0.096
 
 
-def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> None:
+def test_capacity_of_a_shrinking_job_is_free_when_it_ends_before_its_rescale() -> None:
     """b comes at 30 and gets one of a's workers; a would give it up after 20 s, but ends before, and b starts then."""
     outcome = simulate(
         "drf",
@@ -236,7 +234,7 @@ def test_what_a_shrinking_job_gives_up_is_free_when_it_ends_before_that() -> Non
 
 
 @pytest.mark.parametrize(("silent", "grows"), [(0.0, True), (1.0, False)])
-def test_of_a_silent_job_nothing_is_known_while_it_trains(silent: float, *, grows: bool) -> None:
+def test_the_progress_of_a_silent_job_is_unknown_while_it_trains(silent: float, *, grows: bool) -> None:
     """It trains all the same, and ends when it is done; what it uses is not heard of, so it does not grow for that."""
     heard: list[tuple[float, float, int]] = []
 

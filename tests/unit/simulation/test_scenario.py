@@ -69,7 +69,7 @@ def test_distributions() -> None:
         ({"duration_s": None, "steps": 5, "deadline_factor": 2}, "deadline_factor needs duration_s"),
     ],
 )
-def test_what_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_mix_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_scenario({"jobs": 1, "mix": [{**KIND, **change}]})
 

@@ -111,7 +111,7 @@ class TestPsMeasured:
         assert len(set(sizes)) == len(sizes), "each size has its own"
         assert samples_per_s("vgg-16", 3, 2) == samples_per_s("vgg-16", 3, 2, 0) != samples_per_s("vgg-16", 3, 2, 1)
 
-    def test_it_is_what_the_formula_of_ps_was_fitted_to(self) -> None:
+    def test_measured_speeds_agree_with_the_formula_that_was_fitted_to_them(self) -> None:
         """The two agree but for the errors of both fits: in the median by a tenth."""
         for name, model in MODELS.items():
             sizes = [(p, w) for p in range(1, 17) for w in range(1, 9) if 2 < p + w <= 24]
@@ -131,7 +131,7 @@ class TestPsMeasured:
         assert told.steps_per_s({PS: 2, WORKER: 4}) == samples_per_s("vgg-16", 2, 4)
         assert fit.steps_per_s({PS: 2, WORKER: 4}) == MODELS["vgg-16"].samples_per_s(2, 4)
 
-    def test_what_it_does_not_know_is_named(self) -> None:
+    def test_a_model_without_measurements_is_named(self) -> None:
         with pytest.raises(
             ValueError, match="the speed model ps-measured does not know model ''; allowed: resnet-50, vgg-16"
         ):

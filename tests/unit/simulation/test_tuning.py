@@ -28,7 +28,7 @@ def simulate(*words: object) -> Result:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_all_that_is_tried_is_allowed(name: str) -> None:
+def test_every_variant_is_a_valid_parameter(name: str) -> None:
     parameters = parse_profile(name, {})
     for each in tunable(parameters):
         assert each not in LEFT
@@ -36,7 +36,7 @@ def test_all_that_is_tried_is_allowed(name: str) -> None:
             assert getattr(parse_profile(name, {each: value}), each) == value != getattr(parameters, each)
 
 
-def test_what_is_given_is_not_tuned() -> None:
+def test_a_parameter_that_is_given_is_not_tuned() -> None:
     parameters = parse_profile("elastic", {"keep": 2.0})
     assert "keep" in tunable(parameters)
     assert "keep" not in tunable(parameters, ["keep"])
@@ -107,7 +107,7 @@ def test_a_scenario_is_tuned_on_seeds_and_told_on_others(tmp_path: Path) -> None
         (("--profile", "las", "--tune-for", "speed"), "'speed' is not one of"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_options_of_tune_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     result = simulate(trace(tmp_path / "t.csv"), "--nodes", 2, "--tune", *words)
     assert result.exit_code == 2
     assert said in result.output

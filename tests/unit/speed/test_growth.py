@@ -67,7 +67,7 @@ def test_after_a_checkpoint_the_next_growth_is_counted_from_there() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e15), st.none() | st.floats(allow_nan=True, allow_infinity=True)), max_size=20))
-def test_whatever_is_reported_growth_stays_a_number(readings: list[tuple[float, float | None]]) -> None:
+def test_growth_is_a_number_whatever_is_reported(readings: list[tuple[float, float | None]]) -> None:
     growth = follow(*readings)
     assert math.isfinite(growth.per_step)
     assert math.isfinite(growth.peak)

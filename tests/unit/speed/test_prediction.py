@@ -25,7 +25,7 @@ def source(prediction: Prediction, counts: dict[str, int], **more: Any) -> str |
     return None if found is None else found.source
 
 
-def test_what_is_known_best_speaks() -> None:
+def test_the_best_known_source_is_used() -> None:
     use = {"Worker": 0.9, "PS": 0.05}
     seen = believe({(1, 1): 2.0, (1, 2): 3.0})
     assert source(Prediction(ONE, 2.0, use, speed=seen), TWO) == "measured"
@@ -37,7 +37,7 @@ def test_what_is_known_best_speaks() -> None:
     assert source(Prediction({}, speed=Table({(1, 4): 5.0})), FOUR) == "oracle"
 
 
-def test_of_the_law_and_the_past_the_surer_one_speaks() -> None:
+def test_the_surer_one_of_law_and_past_is_used() -> None:
     use = {"Worker": 0.9, "PS": 0.05}
     once = past({(1, 1): 2.0, (1, 2): 3.0})
     often = past(*[{(1, 1): 2.0, (1, 2): 3.0}] * 3)
@@ -62,7 +62,7 @@ def test_each_worker_is_work_for_the_servers() -> None:
     assert [each and each.steps_per_s for each in found] == pytest.approx([2.0 / 1.5, 2.0, 2.0 / 0.75])
 
 
-def test_what_was_measured_with_the_cpu_that_workers_will_hold_speaks() -> None:
+def test_a_speed_measured_with_the_coming_cpu_is_used() -> None:
     """A job goes back to a size at which it was faster. There its workers held as much as they will; what they hold at
     the size that it leaves says nothing of that."""
     seen = believe({(1, 1): 4.0, (1, 4): 3.0}, worker_millicores={(1, 1): 2000.0, (1, 4): 4000.0})
@@ -111,7 +111,7 @@ def test_slower_accelerators_slow_the_job() -> None:
     assert found.steps_per_s == 1.0
 
 
-def test_what_the_user_expects_is_the_speed_at_the_declared_size() -> None:
+def test_the_users_estimate_is_the_speed_at_the_declared_size() -> None:
     known = Prediction({}, estimate=(TWO, 10.0))
     found = known.at(TWO)
     assert found is not None
@@ -164,7 +164,7 @@ def test_a_speed_is_a_number(
 
 
 @given(st.floats(0.1, 10), st.sampled_from([1.0, 0.9]), st.integers(2, 16))
-def test_what_was_measured_says_how_much_of_the_law_is_true(ratio: float, use: float, n: int) -> None:
+def test_measurements_correct_the_law(ratio: float, use: float, n: int) -> None:
     """At the measured size it is that speed; between and beyond, no more than a bound and never on its other side."""
     seen = believe({(1, 1): 4.0, (1, 4): 4.0 * ratio}, worker_millicores={(1, 1): 500.0, (1, 4): 500.0})
     known = Prediction(ONE, 4.0, {"Worker": use}, {"Worker": 500.0}, seen)
