@@ -19,7 +19,7 @@ THOUSANDS = "C5: 2,000 plain workers"
 def test_hostile_tenants_do_no_harm(tmp_path: Path) -> None:
     found = campaign(
         tmp_path,
-        budget_s=effort(15, 45),
+        budget_s=effort(5, 45),
         seed=20261122,
         known=16,
         left_out=effort((THOUSANDS,), ()),

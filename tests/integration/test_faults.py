@@ -36,6 +36,7 @@ async def settle(api: Api, ledger: Ledger, workload: Workload, within_s: float) 
     await check(api, ledger, workload.cases.values())
 
 
+@pytest.mark.thorough  # the campaign kills it at every write, e2e/test_elastic_faults.py in a pod
 @pytest.mark.timeout(600)
 async def test_killed_at_random_moments(
     api: Api, kubeconfig: Path, namespace: str, operator_name: operators.Name, tmp_path: Path

@@ -149,6 +149,7 @@ async def test_a_job_that_has_waited_long_gets_the_replicas_of_others_above_thei
         assert time.time() - parse_time(made["metadata"]["creationTimestamp"]).timestamp() >= 10
 
 
+@pytest.mark.thorough  # unit/test_patience.py; the last test asks for the time that it took
 async def test_before_that_nobody_gives(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     """Round after round; and the same jobs at once, when their patience is over."""
     await patience(api, NEVER_S)

@@ -110,7 +110,7 @@ async def test_pipelines_wait_for_what_the_manifest_says(
 
     async with (
         background(watch()),
-        kubelet(api, namespace, runs_forever),
+        kubelet(api, namespace, program),
         running("ours", kubeconfig, tmp_path, namespace=namespace, arguments=[f"--config-map={namespace}/none"]),
     ):
         name = (await api.create(tfjobs(namespace), manifest))["metadata"]["name"]

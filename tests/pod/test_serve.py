@@ -14,7 +14,10 @@ import pytest
 
 from .pods import HIDDEN, NO_BODY, PYTHON, TWICE, ended_early, until
 
-pytestmark = pytest.mark.xdist_group("tensorflow-2")  # one server for all; two programs with TensorFlow at once
+pytestmark = [
+    pytest.mark.xdist_group("tensorflow-2"),  # one server for all; two programs with TensorFlow at once
+    pytest.mark.thorough,  # it changes with the sample alone
+]
 
 PROGRAM = Path(__file__).parents[2] / "trainer_images" / "digits" / "serve_digits.py"
 PREDICT = "/v1/models/digits:predict"

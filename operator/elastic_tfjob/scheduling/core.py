@@ -22,6 +22,7 @@ from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
 from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
+from elastic_tfjob.scheduling.validation import validate
 
 
 def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
@@ -32,6 +33,8 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
        nodes.
     3. The profile's own steps, which take jobs by its Order and nodes by its Place.
     4. Sizes and repairs that had no room in 2, since the steps may have made some.
+
+    Raises what a step raises, and InvalidPlanError for a plan that cannot be carried out.
     """
     round_ = Round(snapshot, profile)
     if profile.lend is not None:
@@ -39,8 +42,12 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     resize_as_requested(round_, snapshot.index("size requests", size_requests))
     repair(round_, snapshot.index("repair candidates", repair_candidates))
     for step in profile.steps:
-        step(round_)
+        try:
+            step(round_)
+        except SystemExit as error:  # would end the operator, which plans for other profiles' jobs, too
+            raise RuntimeError(f"profile {profile.name}: a step ended the program") from error
     repair_late(round_)
+    validate(round_)
     return round_.plan()
 
 
@@ -75,7 +82,7 @@ SHARE_CPU: Final = "the CPU limit of each replica is all CPU that its job holds 
 class ProfileParameters(BaseModel, ABC):
     """The parameters of every profile, set in the ConfigMap or by `--set PROFILE.PARAM=VALUE`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
     place: PlaceName = Field("best-fit", description="rule that places replicas on nodes; count: totals only")
     interval_s: Seconds = Field(0.0, description="most seconds between two rounds; 0: a round only after a change")
