@@ -861,18 +861,18 @@ def _cpu_s(pid: int) -> float:
     return 0.0
 
 
-_FRAME = re.compile(r'File "[^"]*?(\w+/\w+\.py)", line (\d+), in (\w+)')
+_FRAME = re.compile(r'File "[^"]*elastic_tfjob/([^"]+\.py)", line (\d+), in (\w+)')
+"""A place of ours in a traceback."""
 _ERROR = re.compile(r"^[ |+-]*(\w*(?:Error|Exception|Exit)\b.{0,100})", re.MULTILINE)
 _UNFORESEEN = re.compile(
     r"(Type|Attribute|Lookup|Key|Index|Arithmetic|Overflow|ZeroDivision|Recursion|Assertion)Error\b"
 )
 """Begins what the operator says of an error that no part of it raises on purpose."""
-_OURS = ("api", "controller", "scheduling", "profiles", "kips", "toolkit", "place", "stages", "elastic_tfjob")
 
 
 def _error(trace: str) -> str:
     """The exception that a traceback ends with, and the last place of ours in it."""
-    frames = [frame for frame in _FRAME.findall(trace) if frame[0].split("/")[0] in _OURS]
+    frames = _FRAME.findall(trace)
     errors = [error for error in _ERROR.findall(trace) if "ExceptionGroup" not in error]
     place = " at {} line {}, {}".format(*frames[-1]) if frames else ""
     return f"{errors[-1] if errors else trace[-200:]}{place}"

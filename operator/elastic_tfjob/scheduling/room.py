@@ -355,10 +355,6 @@ class FreeCapacity:
         """Whether some node without any of our jobs would hold `demand`."""
         return any(demand.within(usable) for usable in self._largest)
 
-    def ascending(self) -> Iterator[int]:
-        """Nodes in the order of `rank`. Taking while iterating moves nodes: take a list first."""
-        return (key[3] for key in self._order)
-
     def descending(self) -> Iterator[int]:
         """In the reverse order of `rank` (freest first under `least-free`); ties still go to the first node."""
         order = self._order

@@ -125,10 +125,14 @@ class Prediction:
             return rate
         return rate.times(then / self.accelerator)
 
-    def _running(self, counts: Counts, cpu: Mapping[str, float], holds: float | None) -> Rate:
+    def _running(self, counts: Counts, millicores: Mapping[str, float], holds: float | None) -> Rate:
         """The prediction from the speed at the current size."""
         now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
-        more_cpu = {t: cpu[t] / held for t, held in self.held_millicores.items() if held and cpu.get(t, held) != held}
+        more_cpu = {
+            t: millicores[t] / held
+            for t, held in self.held_millicores.items()
+            if held and millicores.get(t, held) != held
+        }
         if size_of(counts) == size_of(self.counts):
             return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
         if holds is not None and (again := self._measured_with(size_of(counts), holds)) is not None:
@@ -145,7 +149,10 @@ class Prediction:
             found.append(Rate(self.steps_per_s * factor, error, "utilisation"))
         size, worker = size_of(counts), self.held_millicores.get("Worker")
         if self.past is not None:
-            here, there = self.past.rate(size_of(self.counts), worker), self.past.rate(size, cpu.get("Worker", worker))
+            here, there = (
+                self.past.rate(size_of(self.counts), worker),
+                self.past.rate(size, millicores.get("Worker", worker)),
+            )
             if here is not None and there is not None:
                 error = (here.relative_error**2 + there.relative_error**2) ** 0.5
                 found.append(Rate(self.steps_per_s * there.value / here.value, error, "history"))
@@ -153,9 +160,9 @@ class Prediction:
             return min(found, key=lambda rate: rate.relative_error)
         return _scaled(now, size_of(self.counts), size)
 
-    def _elsewhere(self, counts: Counts, cpu: Mapping[str, float]) -> Rate | None:
+    def _elsewhere(self, counts: Counts, millicores: Mapping[str, float]) -> Rate | None:
         """The prediction for a job that does not train now."""
-        size, speed, worker = size_of(counts), self.speed, cpu.get("Worker", self.held_millicores.get("Worker"))
+        size, speed, worker = size_of(counts), self.speed, millicores.get("Worker", self.held_millicores.get("Worker"))
         measured: Mapping[Size, float] = {}
         if isinstance(speed, OnlineSpeed):
             measured = speed.measured

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from conformance.manifest import replica
 from elastic_tfjob.api.tfjob import TFJobSpec
@@ -112,6 +113,15 @@ def test_a_model_is_where_others_find_it(model_dir: str, uri: str) -> None:
         {"name": "s", "mountPath": "/m/scratch"},
     ]
     assert model_uri(TFJobSpec.parse({"tfReplicaSpecs": {"Chief": chief}}), model_dir) == uri
+
+
+@pytest.mark.parametrize("component", ["tfjob", "tfjob_cleanup"])
+def test_each_input_is_described_where_kfp_shows_it(component: str) -> None:
+    compiled = yaml.safe_load(next(PIPELINES.rglob(f"{component}/component.yaml")).read_text())
+    found = compiled["root"]["dag"]["tasks"][component.replace("_", "-")]["componentRef"]["name"]
+    inputs = compiled["components"][found]["inputDefinitions"]["parameters"]
+    assert inputs
+    assert [name for name, field in inputs.items() if not field.get("description")] == []
 
 
 @pytest.mark.thorough  # it changes with the folder kubeflow_pipelines alone; kfp takes long to import

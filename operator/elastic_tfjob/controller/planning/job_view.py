@@ -77,8 +77,8 @@ class JobView:
     `followed`: the profile decides for the job as soon as it is not suspended. `reserved` is what the job uses now or
     has been assigned, `used` is the part of it that its pods use, and `floor` is what the pods that it keeps request,
     without lent CPU. `bound` has the node of each bound pod, `pending` the intended node of each replica that is not
-    bound yet, and `cpu` the millicores of each bound replica. `refused`: kube-scheduler's message, if it rejects a node
-    of the job.
+    bound yet, and `cpu_millicores` the CPU of each bound replica. `refused`: kube-scheduler's message, if it rejects a
+    node of the job.
 
     Times are Unix times. `pending_since_s`: since when some replicas of the present target are not bound;
     `overdue_since_s`: since when pods hold more than the present target allows; None: not so. `cpu_since_s`: since when

@@ -18,7 +18,7 @@ _MAX_DELAY_S: Final = 3600.0
 
 @dataclass(slots=True)
 class Quarantine:
-    """Nothing is decided for a job before `until` (monotonic seconds). The quarantine is remembered for `delay_s`
+    """Nothing is decided for a job before `until_s` (monotonic seconds). The quarantine is remembered for `delay_s`
     longer: if the job fails again in that time, the next delay is twice as long."""
 
     delay_s: float
