@@ -20,6 +20,7 @@ from harness.controlplane import free_port
 OWN = OwnObject("apps/v1", "Deployment", namespace="kubeflow", name="operator", uid="d", version=3)
 MISPLACED = "profile: elastic\nlend: none"
 WELL = "profile: elastic\nprofiles: {elastic: {lend: none}}"
+FAILS = "ProfileFailed"
 REPLICA_SET = {"kind": "ReplicaSet", "name": "operator-5d4f8"}
 
 
@@ -101,6 +102,27 @@ def test_status_says_what_decides_and_why() -> None:
     newer = followed.live.status()
     assert (newer["profile"], newer["refused"]["resourceVersion"]) == ("elastic", "3")
     assert newer["why"] == "ConfigMap kubeflow/c, resourceVersion 2; its newest content is invalid"
+
+
+def test_a_profile_that_fails_gets_one_event_until_it_works_again() -> None:
+    """On the objects that get the event of an invalid content; the message changes from round to round."""
+    followed = Followed()
+    followed.write(WELL)
+    for error in ("profile elastic fails: KeyError: 1 (m.py:9)", "profile elastic fails: KeyError: 2 (m.py:9)"):
+        followed.live.profile_failing(error)
+        assert followed.live.status()["failing"] == error
+    followed.live.known(OWN)
+    told = [(kind, event.type, event.message) for kind, event in followed.listener.told if event.reason == FAILS]
+    words = "Jobs keep what they have, and no job starts."
+    assert told == [
+        ("ConfigMap", "Warning", f"profile elastic fails: KeyError: 1 (m.py:9). {words}"),
+        ("Deployment", "Warning", f"profile elastic fails: KeyError: 2 (m.py:9). {words}"),
+    ]
+    followed.live.profile_failing(None)
+    assert followed.live.status()["failing"] is None
+    followed.live.profile_failing("x" * 5000)
+    ((_, message),) = [found for found in followed.listener.of_own() if found[0] == FAILS][1:]
+    assert len(message) < 1024
 
 
 async def test_status_is_served_beside_the_probes() -> None:

@@ -101,6 +101,7 @@ class World:
     def __init__(self, jobs: list[Object], profile: str = "kips", configuration: Configuration | None = None) -> None:
         self.server = Server(jobs)
         self.events: list[tuple[str, Event]] = []
+        self.failing: list[str | None] = []
         api: Any = self.server
         self.jobs: Informer[TFJob] = Informer(api, "/jobs", TFJob.parse, lambda _: None, touched=self._touched)
         self.pods: Informer[Pod] = Informer(api, "/pods", Pod.parse, lambda _: None, touched=self._touched)
@@ -114,6 +115,7 @@ class World:
             reports=reports,
             recorder=recorder,
             configuration=lambda: made,
+            profile_failing=self.failing.append,
         )
         for job in jobs:
             self.jobs.written(job)
@@ -608,7 +610,9 @@ async def test_a_round_that_one_job_keeps_from_ending_is_given_up(monkeypatch: p
         await world.until(lambda: set(world.server.targets) >= GOOD and bool(world.left_out))
     assert world.left_out == {"bad"}
     (told,) = {event.message for name, event in world.events if name == "bad" and event.reason == "NotScheduled"}
-    assert told == "Skipped by the scheduler, retry in 30 s: kips: the round did not end after 10,200 actions"
+    error = "profile kips: EndlessRoundError: kips: the round did not end after 10,200 actions"
+    assert told == f"Skipped by the scheduler, retry in 30 s: {error}"
+    assert world.failing == [], "it decides for the others"
 
 
 async def test_jobs_that_there_was_no_time_to_try_come_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Words that need no package: replica counts (`1 chief`, `2 workers`, `3 PS`), suggestions for typing errors, job
-states.
+"""Words that need no package: replica counts (`1 chief`, `2 workers`, `3 PS`), suggestions for typing errors, errors,
+job states.
 
 Fields, labels and metrics keep the type names.
 """
@@ -19,6 +19,7 @@ __all__ = [
     "count_in_words",
     "counts_in_words",
     "did_you_mean",
+    "error_in_words",
     "nearest",
 ]
 
@@ -61,6 +62,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean X?`, to be appended to a message; empty if no known word is similar."""
     found = nearest(word, known)
     return f" Did you mean {found}?" if found is not None else ""
+
+
+# -- Errors ------------------------------------------------------------------------------------------------------------
+
+_MAX_ERROR: Final = 300
+
+
+def error_in_words(error: BaseException) -> str:
+    """The type and message of an error in one printable line of limited length, which also cuts long values of a
+    tenant. Never raises an error."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(without words)"
+    printable = "".join(each if each.isprintable() else " " for each in text[:_MAX_ERROR])
+    line = " ".join(printable.split())
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 # -- Words of the query API and the command line -----------------------------------------------------------------------
@@ -131,6 +149,7 @@ ReasonCode = Literal[
     "packing",
     "pool-wants",
     "profile-begins",
+    "profile-fails",
     "released",
     "requested-size",
     "room-to-come",

@@ -184,6 +184,7 @@ class Operator:
             wants=lambda: self._live.wants,
             experience=options.experience,
             barred=lambda: self._executor.refused_pods.jobs,
+            profile_failing=self._live.profile_failing,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
         self._reconciler = Reconciler(

@@ -370,6 +370,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "packing": _fixed("best fit for the free resources (packing and short remaining work)"),
     "pool-wants": _fixed("its pool needs it"),
     "profile-begins": _fixed("already had this size when the profile was chosen"),
+    "profile-fails": lambda facts: f"profile {facts.text('profile')} fails, so no job is scheduled",
     "released": lambda facts: f"{facts.text('profile')}: the declared size",
     "requested-size": _requested_size,
     "room-to-come": lambda facts: f"waits for room on {facts.text('node')}, which another job is about to free",

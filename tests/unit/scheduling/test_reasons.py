@@ -100,6 +100,7 @@ def test_every_decision_of_a_profile_has_a_code_and_bounded_facts(case: str) -> 
             Reason("cpu", {"had": {"Worker": 200, "PS": 100}, "has": {"Worker": 300, "PS": 150}, "use": {"PS": 0.9}}),
             "CPU in place: Worker 200m -> 300m, PS 100m -> 150m (90 % used)",
         ),
+        (Reason("profile-fails", {"profile": "mine"}), "profile mine fails, so no job is scheduled"),
         (Reason("slower", {"there": 12.345, "here": 9.0}), "was faster with fewer replicas: 12.3 steps/s, now 9"),
         (
             Reason("deadline-missed", {"needs_s": 100.0, "largest": {"Worker": 4}, "left_s": 9.6}),

@@ -69,6 +69,7 @@ class LiveConfiguration:
         self._refusal: _Refusal | None = None
         self._own: OwnObject | None = None
         self._last: Event | None = None
+        self._failing: str | None = None
         self._place = place
         self.informer: Informer[ConfigMap] | None = None
         if place:
@@ -110,14 +111,32 @@ class LiveConfiguration:
             self._record(self._decides())
 
     def known(self, own: OwnObject) -> None:
-        """Set the operator's own object. It gets the newest event now, and all later events."""
+        """Set the operator's own object. It gets the newest event now, the event of a failing profile, and all later
+        events."""
         self._own = own
         if self._last is not None:
             self._recorder.record(own, self._last)
+        if self._failing is not None:
+            self._recorder.record(own, self._fails(self._failing))
+
+    def profile_failing(self, error: str | None) -> None:
+        """Note that the profile in use fails for all jobs, with its error; None: it works again. The ConfigMap and the
+        operator's own object get one event until it works again."""
+        before, self._failing = self._failing, error
+        if error is None or before is not None:
+            return
+        event = self._fails(error)
+        config_map = self.informer.one(self._key) if self.informer is not None else None
+        for subject in (config_map, self._own):
+            if subject is not None:
+                self._recorder.record(subject, event)
+
+    def _fails(self, error: str) -> Event:
+        return Event("Warning", "ProfileFailed", f"{error[:_PROBLEM]}. Jobs keep what they have, and no job starts.")
 
     def status(self) -> dict[str, Any]:
-        """The profile in use, why it is used, and what is wrong with the newest content if that is invalid. A JSON
-        object."""
+        """The profile in use, why it is used, its error if it fails for all jobs, and what is wrong with the newest
+        content if that is invalid. A JSON object."""
         refusal = self._refusal
         return {
             "profile": self.current.profile,
@@ -126,6 +145,7 @@ class LiveConfiguration:
             "why": self._why(),
             "configMap": self._place or None,
             "resourceVersion": None if self._version is None else str(self._version),
+            "failing": self._failing,
             "refused": refusal
             and {"resourceVersion": str(refusal.version), "at": refusal.at, "error": refusal.problem},
         }

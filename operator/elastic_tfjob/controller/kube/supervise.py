@@ -19,6 +19,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from elastic_tfjob.api.words import error_in_words
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.metrics import name_failed_pods
 from elastic_tfjob.controller.model.job import TFJob
@@ -48,7 +49,6 @@ _WELL_S: Final = 60.0
 # API server never count here: they are not bugs, and callers handle them. A blocked event loop needs no rule, because
 # it cannot answer the probe.
 _STUCK_S: Final = 600.0
-_EXCERPT: Final = 300
 _FRAMES: Final = 20
 _LAG_EVERY_S: Final = 0.1
 
@@ -135,16 +135,10 @@ async def _outcome(run: Callable[[], Awaitable[object]]) -> Exception | asyncio.
 
 
 def excerpt(error: BaseException) -> str:
-    """The type and message of an error in one line of limited length, which also cuts long values of a tenant. For an
-    ExceptionGroup it describes the first error. Never raises an error."""
+    """The error in words (`error_in_words`); for an ExceptionGroup, its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    try:
-        text = str(error)
-    except Exception:
-        text = "(without words)"
-    line = " ".join(text[:_EXCERPT].split())
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    return error_in_words(error)
 
 
 def trace(error: BaseException) -> tuple[str, ...]:

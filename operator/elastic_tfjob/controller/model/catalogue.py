@@ -214,6 +214,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "config.yaml is invalid, and the last valid one stays in use. The message has the error and the active "
         "profile.",
     ),
+    "ProfileFailed": Meaning(
+        "Warning",
+        "ConfigMap; operator's Deployment",
+        "The profile raises an error for all jobs. Jobs keep what they have, and no job starts. The message names the "
+        "profile, its package, the error and its line. There is one event until the profile works again.",
+    ),
     "ConfigurationTaken": Meaning(
         "Normal",
         "operator's Deployment",

@@ -24,6 +24,7 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.profile_errors import blamed_on
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.speed.history import History
@@ -182,13 +183,15 @@ def plan_round(
     cluster: LendingInput | None = None,
 ) -> PlannedRound:
     """The profile's plan and targets for these jobs, given by their names in the Snapshot. `cluster`: the input of
-    lending; None: no node is part of it."""
+    lending; None: no node is part of it. Raises ProfileError."""
     lent = NO_LENDING if cluster is None else lending(cluster, now_s)
-    snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
+    with blamed_on(profile.name):  # the profile's order sorts changed jobs here
+        snapshot = assemble(candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent)
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}
         profile = replace(profile, lend=ReclaimTimeout(profile.lend, lent.overdue, frozenset(leaving)))
-    plan = schedule(snapshot, profile)
+    with blamed_on(profile.name):
+        plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}
     decided = {name: found for name, found in candidates.items() if found.job is not None}
     return PlannedRound(snapshot, decide(plan, decided, failed.__setitem__), failed, plan, lent)

@@ -27,7 +27,7 @@ from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY, Memory
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["decide", "decide_fixed", "released", "suspended", "without_plan"]
+__all__ = ["decide", "decide_fixed", "profile_failed", "released", "suspended", "without_plan"]
 
 # Bytes for the annotation's name, and for the job's uid in its value.
 _OTHER_BYTES: Final = 256
@@ -185,6 +185,14 @@ def suspended(view: JobView) -> Target | None:
     if target is None or not target.replicas:
         return None
     return _remembering(_waits(view, Reason("suspended")), view, None)
+
+
+def profile_failed(view: JobView, profile: str) -> Target | None:
+    """The empty target with the reason that this profile fails, for a job that waits for it; None for any other job."""
+    if view.job is None or view.job.phase != "waiting" or view.refused:
+        return None
+    target = _remembering(_waits(view, Reason("profile-fails", {"profile": profile})), view, None)
+    return target if _differs(target, view.target) else None
 
 
 def _needed(view: JobView, change: core.Assignment) -> dict[str, Resources]:

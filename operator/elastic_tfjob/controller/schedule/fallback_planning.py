@@ -17,6 +17,7 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.planning.job_view import JobView, set_aside
 from elastic_tfjob.controller.planning.round import PlannedRound
+from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
 __all__ = ["Jobs", "SearchBudget", "Searched", "bisect_failing_jobs", "plan_with_fallback"]
@@ -80,12 +81,14 @@ async def plan_with_fallback(
     doubtful: Collection[Key],
     first: Container[Key],
     previous: Snapshot | None,
+    raised: Callable[[ProfileError], None],
 ) -> Searched[Key, PlannedRound]:
     """The plan for the `tried` jobs, derived from the `previous` round's Snapshot; all other jobs keep what they have.
 
     If planning fails, a search finds the jobs that make it fail. It suspects jobs that have `changed` since the last
     round more than unchanged ones, and `doubtful` jobs most: these are tried alone before any plan includes them. Jobs
-    in `first` are tried first within their namespace. Plans are computed in a thread.
+    in `first` are tried first within their namespace. Plans are computed in a thread. `raised` is called with an error
+    of the profile that makes the plan for all jobs fail.
     """
     kept: dict[str, JobView] = {}
 
@@ -111,6 +114,9 @@ async def plan_with_fallback(
     if not doubtful:
         try:
             return Searched(await attempt(tried), {}, [])
+        except ProfileError as error:
+            raised(error)
+            metrics.SCHEDULING_FAILURES.inc()
         except Exception:
             log.exception("bug: planning failed")
             metrics.SCHEDULING_FAILURES.inc()

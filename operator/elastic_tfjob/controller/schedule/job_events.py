@@ -5,6 +5,7 @@ Nothing is decided here, and no error here delays a target.
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
@@ -40,6 +41,7 @@ from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.writers import AnnotationWrite, AnnotationWriter, WriteFailure, round_robin
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.snapshot import Job as CoreJob
 from elastic_tfjob.speed.growth import RECENT, LossState
@@ -382,6 +384,8 @@ def _without_verdict(job: TFJob) -> dict[str, str | None]:
 
 log = structlog.get_logger(__name__)
 
+# A job in an error message, as namespace and name.
+_NAMED: Final = re.compile(r"([a-z0-9-]+)/([a-z0-9.-]+)")
 # Maximum characters of an error in an event.
 _WORDS: Final = 500
 # Seconds for which a plan's forecasts are shown: some profiles plan only every half hour.
@@ -465,8 +469,17 @@ class JobEvents:
 
     def skipped(self, job: TFJob, error: BaseException, retry_s: float) -> None:
         """Sends the event that the scheduler skips the job for `retry_s` seconds because of this error."""
-        message = f"Skipped by the scheduler, retry in {retry_s:.0f} s: {str(error) or type(error).__name__}"[:_WORDS]
+        why = self._for_owner(job, error) if isinstance(error, ProfileError) else str(error) or type(error).__name__
+        message = f"Skipped by the scheduler, retry in {retry_s:.0f} s: {why}"[:_WORDS]
         self._recorder.record(job, Event("Warning", "NotScheduled", message))
+
+    def _for_owner(self, job: TFJob, error: ProfileError) -> str:
+        """The words of a profile's error; only its type if the message names another job, whose owner may be another
+        person."""
+        named = set(_NAMED.findall(error.what)) - {job.key}
+        if named.isdisjoint(self._entries):
+            return error.for_owner
+        return f"profile {error.profile}: {error.what.partition(':')[0]}"
 
     def forecast(self, key: Key) -> Forecast | None:
         """The last plan's forecast for a job that holds nodes. None: the plan does not include the job, or it is older

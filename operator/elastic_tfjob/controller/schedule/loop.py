@@ -37,16 +37,18 @@ from elastic_tfjob.controller.planning.round import (
     describe_all,
     plan_round,
 )
-from elastic_tfjob.controller.planning.targets import without_plan
+from elastic_tfjob.controller.planning.targets import profile_failed, without_plan
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
 from elastic_tfjob.controller.schedule.fallback_planning import plan_with_fallback
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.controller.schedule.loans import Loans
+from elastic_tfjob.controller.schedule.profile_health import ProfileHealth
 from elastic_tfjob.controller.schedule.profile_reload import ProfileReload
 from elastic_tfjob.controller.schedule.writers import TargetWriter
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
+from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
@@ -82,7 +84,8 @@ async def wait_for_next_round(
 
 class Scheduler:
     """The scheduling loop. `touched` and `configured` wake it; `run` acts while this replica leads. `experience`: the
-    directory of the experience log; empty: none. `barred`: uids of jobs whose pods cannot be created."""
+    directory of the experience log; empty: none. `barred`: uids of jobs whose pods cannot be created. `profile_failing`
+    is called with the words of an error if the profile fails for all jobs, and with None once it works again."""
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class Scheduler:
         wants: Callable[[], Mapping[str, int]] = dict,
         experience: str = "",
         barred: Callable[[], frozenset[str]] = frozenset,
+        profile_failing: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._jobs = jobs
         self._pods = pods
@@ -137,6 +141,7 @@ class Scheduler:
         # Increased by each reset: a round that began before a reset is abandoned.
         self._epoch = 0
         self._profile = ProfileReload()
+        self._health = ProfileHealth(profile_failing)
         self._experience = ExperienceLog(experience)
         self._writer = TargetWriter(
             api,
@@ -184,6 +189,7 @@ class Scheduler:
         """Plans from scratch, since the configuration has changed."""
         self._reset()
         self._failures.clear()
+        self._health.reset()
         self._wake.set()
 
     def _reset(self) -> None:
@@ -216,6 +222,9 @@ class Scheduler:
                 if holds():
                     try:
                         await self._round(configuration, group)
+                    except ProfileError as error:
+                        metrics.SCHEDULING_FAILURES.inc()
+                        self._profile_failed(error, configuration, group)
                     except Exception:
                         metrics.SCHEDULING_FAILURES.inc()
                         log.exception("bug: the scheduling round failed; jobs keep what they have")
@@ -223,6 +232,15 @@ class Scheduler:
                 parameters = configuration.parameters
                 interval_s = parameters.interval_s or LIVE_INTERVAL_S
                 await wait_for_next_round(self._wake, begun, interval_s, _SPACING_S, on_change=parameters.on_change)
+
+    def _profile_failed(self, error: ProfileError, configuration: Configuration, group: asyncio.TaskGroup) -> None:
+        """Reports that the round failed in the profile's code, also to the jobs that wait for the profile. Jobs keep
+        what they have."""
+        if configuration is self._configuration():  # otherwise the failed profile is no longer in use
+            self._health.failed(error)
+            for key, target in self._without_profile(configuration).items():
+                self._writer.begin(key, target, time.time(), group)
+        self._reset()
 
     async def _round(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
         with metrics.SCHEDULING_SECONDS.time():
@@ -389,6 +407,13 @@ class Scheduler:
                 targets[key] = target
         return targets
 
+    def _without_profile(self, configuration: Configuration) -> dict[Key, Target]:
+        """The targets of the jobs that wait while the profile fails: their reason says so."""
+        found = (
+            (entry.key, profile_failed(entry.view, configuration.profile)) for entry in self._managed() if entry.view
+        )
+        return {key: target for key, target in found if target is not None}
+
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """The targets that the profile's plan changes. A job that was not in the last plan counts as changed. A job is
         doubtful if the last search had no time for it, or if it changed and is in a suspected namespace."""
@@ -422,7 +447,14 @@ class Scheduler:
             )
 
         planning = plan_with_fallback(
-            plan, jobs, tried, changed=changed, doubtful=doubtful, first=first, previous=self._snapshot
+            plan,
+            jobs,
+            tried,
+            changed=changed,
+            doubtful=doubtful,
+            first=first,
+            previous=self._snapshot,
+            raised=self._health.raised,
         )
         self._snapshot = None  # frees memory: the search has the Snapshot, and drops it as soon as it is useless
         planned, failed, not_tried = await planning
@@ -442,4 +474,15 @@ class Scheduler:
             entry.not_tried, entry.planned = key in left, False
             if key in tried and key not in left and key not in failed:
                 entry.worked(now)
-        return {jobs[name][0]: target for name, target in planned.targets.items()}
+        targets = {jobs[name][0]: target for name, target in planned.targets.items()}
+        of_profile = [error for error in failed.values() if isinstance(error, ProfileError)]
+        for each in of_profile:
+            self._health.raised(each)
+        worked = tried.keys() - failed.keys() - left
+        skipped = any(entry.quarantine is not None for entry in self._managed())
+        if of_profile and not worked:
+            self._health.failed(of_profile[0])
+            return {**targets, **self._without_profile(configuration)}
+        if worked or not skipped:  # a round in which all jobs are skipped proves nothing
+            self._health.worked(for_all=not skipped)
+        return targets

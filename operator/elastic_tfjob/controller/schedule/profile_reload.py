@@ -13,6 +13,7 @@ from elastic_tfjob.controller.kube.startup import on_volume
 from elastic_tfjob.controller.kube.supervise import excerpt
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.scheduling.profile import Profile, Reads
+from elastic_tfjob.scheduling.profile_errors import blamed_on
 from elastic_tfjob.scheduling.profiles import build
 
 __all__ = ["ProfileReload"]
@@ -37,7 +38,8 @@ class ProfileReload:
         self._checked_at = float("-inf")
 
     def of(self, configuration: Configuration) -> Profile:
-        """The profile of this configuration. Reads no file: `follow` has read them."""
+        """The profile of this configuration. Reads no file: `follow` has read them. Raises ProfileError if it cannot be
+        built."""
         if self._built is None or self._built[0] is not configuration:
             self._built, self._stamps = (configuration, _live(configuration)), None
             for step in self._built[1].steps:
@@ -76,7 +78,8 @@ class ProfileReload:
 def _live(configuration: Configuration) -> Profile:
     # With `repack` a resize could move running replicas. A move is a rescale, and a move of the chief recreates all
     # pods: a resize must not cost that.
-    return replace(build(configuration.profile, configuration.parameters), repack=False)
+    with blamed_on(configuration.profile):
+        return replace(build(configuration.profile, configuration.parameters), repack=False)
 
 
 def _read(profile: Profile, files: tuple[str, ...], before: Stamps | None) -> Stamps:
