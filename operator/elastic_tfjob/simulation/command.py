@@ -16,14 +16,14 @@ from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BY
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, installed_profiles, parse_profile
+from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, installed_profiles, parse_profile
 from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.runner import ProcessDied, RunSpec, run_all, uniform_cluster
+from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound
@@ -358,28 +358,37 @@ def simulate(
                     tune_and_report(
                         _parts(specs, scenario), given, tune_for, lambda asked: _run(asked, processes, stop), json_file
                     )
-                except ValueError as e:
+                except (RunsFailed, ValueError) as e:
                     raise click.ClickException(str(e)) from e
                 return
-            outcomes = _run(specs, processes, stop)
+            failed: RunsFailed | None = None
+            try:
+                outcomes = _run(specs, processes, stop)
+            except RunsFailed as e:
+                failed, outcomes = e, e.outcomes
             by_run = {(spec.profile, spec.inputs.seed): spec for spec in specs}
-            whole = len(outcomes) == len(specs) and not any(outcome.partial for outcome in outcomes)
+            ended = len(outcomes) + (len(failed.failures) if failed is not None else 0)
+            whole = ended == len(specs) and not any(outcome.partial for outcome in outcomes)
             specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
             summaries = _report(specs, outcomes, replications > 1)
             if json_file:
                 json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
             if csv_file:
                 _write_jobs(csv_file, outcomes)
-            if html_file:
+            if html_file and outcomes:
                 write_report(html_file, f"{workload.name} on {nodes} nodes", specs, outcomes, summaries)
     except ProcessDied as e:
         raise click.ClickException(str(e)) from e
     except KeyboardInterrupt:  # only from tuning, which has printed its result so far
         click.echo("Interrupted: the comparison on the second part was not run.", err=True)
         raise SystemExit(stop.exit_status) from None
+    for problem in failed.problems if failed is not None else ():
+        click.echo(f"Error: {problem}", err=True)
     if not whole:
         click.echo("Interrupted: the results are incomplete.", err=True)
         raise SystemExit(stop.exit_status)
+    if failed is not None:
+        raise SystemExit(1)
 
 
 def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
@@ -468,9 +477,14 @@ def _parameters(name: str, settings: Sequence[str], place: str | None) -> Profil
         if profile == name:
             chosen[parameter] = value
     try:
-        return parse_profile(name, chosen)
+        parameters = parse_profile(name, chosen)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--set") from e
+    try:
+        build(name, parameters)  # tells of a profile that cannot be built before the first run
+    except ValueError as e:
+        raise click.ClickException(str(e)) from e
+    return parameters
 
 
 def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParameters]) -> None:

@@ -9,6 +9,7 @@ from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
+from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
@@ -39,6 +40,41 @@ class ProcessDied(RuntimeError):
     """The process of a run ended without returning a result."""
 
 
+class RunFailed(RuntimeError):
+    """A run failed in the profile's code. The message names the profile, the simulated time, the error and its line."""
+
+    def __init__(self, profile: str, problem: str) -> None:
+        super().__init__(profile, problem)  # both arguments, so that it can be pickled
+        self.profile = profile
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class RunsFailed(RuntimeError):
+    """Some runs failed. `outcomes`: the results of the other ones, in the order of their specs."""
+
+    def __init__(self, failures: Sequence[RunFailed], outcomes: list[RunResult]) -> None:
+        super().__init__(failures, outcomes)
+        self.failures = failures
+        self.outcomes = outcomes
+
+    @property
+    def problems(self) -> list[str]:
+        """The first failure of each profile, with the number of its other failed runs."""
+        by_profile: dict[str, list[RunFailed]] = {}
+        for failure in self.failures:
+            by_profile.setdefault(failure.profile, []).append(failure)
+        return [
+            str(each[0]) + (f"; {len(each) - 1} other run(s) of it failed, too" if len(each) > 1 else "")
+            for each in by_profile.values()
+        ]
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
+
+
 def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> list[Node]:
     """A cluster of `nodes` equal nodes."""
     each = Resources(round(cpus * 1000), round(memory_gib * 1024**3), gpus)
@@ -50,13 +86,18 @@ def run_one(
     spec: RunSpec, progress: Callable[[float, int, int], None] | None = None, stop: Interrupt | None = None
 ) -> RunResult:
     """One run. If it is interrupted (by KeyboardInterrupt, also one raised in `progress`, or by a signal recorded in
-    `stop`), it returns the results so far, marked partial."""
-    stop = stop or Interrupt()
+    `stop`), it returns the results so far, marked partial. Raises RunFailed for an error of the profile, and errors of
+    `progress` unchanged."""
+    stop, of_progress = stop or Interrupt(), list[Exception]()
 
     def report(now: float, done: int, total: int) -> None:
         stop.check()
         if progress is not None:
-            progress(now, done, total)
+            try:
+                progress(now, done, total)
+            except Exception as error:
+                of_progress.append(error)
+                raise
 
     profile = build(spec.profile, spec.parameters)
     simulation = Simulation(spec.inputs, profile, trace=spec.trace, progress=report)
@@ -66,6 +107,16 @@ def run_one(
     except KeyboardInterrupt:
         simulation.outcome.partial = True
         return simulation.outcome
+    except (Exception, SystemExit) as error:
+        if error in of_progress:
+            raise
+        raise _run_failed(spec.profile, simulation.snapshot.now, error) from error
+
+
+def _run_failed(profile: str, now: float, error: BaseException) -> RunFailed:
+    found = ProfileError.of(profile, error)
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))  # such as the job of an endless round
+    return RunFailed(profile, f"{found.subject} failed at {now:.0f} s: {found.problem}{notes}")
 
 
 def run_all(
@@ -75,19 +126,30 @@ def run_all(
     partial results and the remaining ones do not start. After a second signal, the results of runs that have not
     returned are omitted, too.
 
-    Raises ProcessDied if the system killed a run's process, and any exception that a run raises.
+    A run that fails does not stop the others: RunsFailed is raised after them, and has their results. Raises
+    ProcessDied if the system killed a run's process, and any other exception that a run raises.
     """
     stop, workers = stop or Interrupt(), min(len(specs), workers or os.cpu_count() or 1)
     if workers > 1:
         return _Processes(workers, specs, progress, stop).run()
-    outcomes = list[RunResult]()
+    outcomes, failures = list[RunResult](), list[RunFailed]()
     for k, spec in enumerate(specs):
         if stop.number:
             break
-        outcome = run_one(spec, lambda now, done, total, k=k: progress(k, now, done, total), stop)  # type: ignore[misc]
+        try:
+            outcome = run_one(spec, lambda now, done, total, k=k: progress(k, now, done, total), stop)  # type: ignore[misc]
+        except RunFailed as failure:
+            failures.append(failure)
+            continue
         outcomes.append(outcome)
         if outcome.partial:
             break
+    return _finished(outcomes, failures)
+
+
+def _finished(outcomes: list[RunResult], failures: Sequence[RunFailed]) -> list[RunResult]:
+    if failures:
+        raise RunsFailed(failures, outcomes)
     return outcomes
 
 
@@ -98,6 +160,7 @@ class _Processes:
     def __init__(self, workers: int, specs: Sequence[RunSpec], progress: Progress, stop: Interrupt) -> None:
         self.specs, self.progress, self.stop = specs, progress, stop
         self.outcomes: dict[int, RunResult] = {}
+        self.failures: dict[int, RunFailed] = {}
         self._waiting = list(range(len(specs)))[::-1]
         self._running: dict[Connection, int] = {}
         self._processes: dict[Connection, SpawnProcess] = {}
@@ -119,7 +182,8 @@ class _Processes:
                 pipe.close()
                 process.kill()  # idle, or its result is no longer needed
                 process.join()
-        return [self.outcomes[k] for k in sorted(self.outcomes)]
+        failures = [self.failures[k] for k in sorted(self.failures)]
+        return _finished([self.outcomes[k] for k in sorted(self.outcomes)], failures)
 
     def _start(self) -> None:
         # A new process starts with these signals blocked: Ctrl-C reaches every process of the terminal, and a process
@@ -170,6 +234,10 @@ class _Processes:
                 del self._running[pipe]
                 if not message.partial:  # after a partial result, that process would end its next run at once
                     self._give(pipe)
+            case RunFailed():
+                self.failures[k] = message
+                del self._running[pipe]
+                self._give(pipe)
             case BaseException():
                 raise message
             case _:

@@ -251,13 +251,13 @@ def print_catalogue() -> None:
     table.add_column("default")
     table.add_column("meaning")
     for parameter, info in common.items():
-        table.add_row("(all)", parameter, _default(info.default), info.description)
+        table.add_row("(all)", parameter, _default(info), info.description)
     for name, model in all_profiles().items():
         table.add_section()
         table.add_row(name, "", "", (model.__doc__ or "").strip())
         for parameter, info in model.model_fields.items():
-            if parameter not in common or info.default != common[parameter].default:
-                table.add_row("", parameter, _default(info.default), info.description)
+            if parameter not in common or _default(info) != _default(common[parameter]):
+                table.add_row("", parameter, _default(info), info.description)
     console.print(table)
     for name, package in installed_profiles().packages.items():
         console.print(f"Profile {name} is from package {package}.", markup=False)
@@ -339,7 +339,14 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def _default(value: object) -> str:
+def _default(info: Any) -> str:
+    """The default of a parameter (a FieldInfo of pydantic) in words. The factory of an installed profile may fail."""
+    if info.is_required():
+        return "(required)"
+    try:
+        value = info.get_default(call_default_factory=True, validated_data={})
+    except Exception as error:
+        return f"({type(error).__name__})"
     match value:
         case bool():
             return str(value).lower()

@@ -1,11 +1,11 @@
 """Profiles of other packages: the package of docs/add-a-profile.md, installed outside of the repository, and broken
 ones beside it."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.scheduling.contract import refusals
 from elastic_tfjob.scheduling.installed_profiles import InstalledProfiles, load_installed_profiles
 from elastic_tfjob.scheduling.profiles import PROFILES, all_profiles, build, installed_profiles, parse_profile
+from elastic_tfjob.simulation.summary import print_catalogue
 from harness.packages import install, install_small_first
 
 from .build import job, node, plan, sizes, workers
@@ -28,19 +29,6 @@ class Parameters(ProfileParameters):
     def stages(self):
         {stages}
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that this process imports from, as site-packages."""
-    monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
-    installed_profiles.cache_clear()
-    yield tmp_path
-    installed_profiles.cache_clear()
-    for name in set(sys.modules) - known:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def test_an_installed_profile_decides_like_any_other(site: Path) -> None:
@@ -148,27 +136,89 @@ def test_the_packages_are_imported_once(site: Path) -> None:
     assert list(first.profiles) == ["mine"]
 
 
+def simulate(site: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """The command in a process of its own, in which the packages of `site` are installed: two jobs on one node."""
+    jobs = site / "jobs.csv"
+    jobs.write_text("job_id,submit_s,duration_s,num_gpus\nwide,0,10,2\nsmall,0,5,1\n")
+    program = [sys.executable, "-c", "from elastic_tfjob.entry import elastic_tfjob; elastic_tfjob()"]
+    words = [*program, "simulate", str(jobs), "--nodes", "1", "--gpus-per-node", "2"]
+    folders = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200"}
+    return subprocess.run([*words, *options], env=variables, capture_output=True, text=True, check=False)
+
+
 def test_simulate_runs_it_beside_a_broken_one(tmp_path: Path) -> None:
     """In processes of their own, too: two runs, two processes."""
     install_small_first(tmp_path)
     install(tmp_path, "broken", "mine", "import no_such_module", "mine = mine:Parameters")
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text("job_id,submit_s,duration_s,num_gpus\nwide,0,10,2\nsmall,0,5,1\n")
-    program = [sys.executable, "-c", "from elastic_tfjob.entry import elastic_tfjob; elastic_tfjob()"]
-    words = [*program, "simulate", str(jobs), "--nodes", "1", "--gpus-per-node", "2"]
-    folders = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200"}
-
-    def simulate(*options: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([*words, *options], env=variables, capture_output=True, text=True, check=False)
-
-    ran = simulate("--profile", "small-first", "--profile", "fifo", "--jobs", "2", "--set", "small-first.most=3")
+    profiles = ("--profile", "small-first", "--profile", "fifo")
+    ran = simulate(tmp_path, *profiles, "--jobs", "2", "--set", "small-first.most=3")
     assert ran.returncode == 0, ran.stderr
     assert re.search(r"small-first .*2/2", ran.stdout), ran.stdout
     assert "Warning: profile 'mine' of package broken 1.0 is not available: ModuleNotFoundError" in ran.stderr
-    refused = simulate("--profile", "mine")
+    refused = simulate(tmp_path, "--profile", "mine")
     assert refused.returncode == 2
     assert "package broken 1.0 is not available" in refused.stderr
-    listed = simulate("--list")
+    listed = simulate(tmp_path, "--list")
     assert "replicas above which a running job makes room for others" in listed.stdout
     assert "Profile small-first is from package small-first 1.0." in listed.stdout
+
+
+RAISES = """
+from elastic_tfjob.scheduling.core import ProfileParameters, Stages, needs
+from elastic_tfjob.scheduling.orders import Fifo
+from elastic_tfjob.scheduling.steps.declared_size import FixedSize
+
+def look(round_):
+    if round_.now >= 5:
+        raise KeyError("boom")
+
+class Parameters(ProfileParameters):
+    def stages(self):
+        return Stages(Fifo(), (look, FixedSize()), needs())
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_profile_that_raises_ends_only_its_own_run(tmp_path: Path, processes: str) -> None:
+    install(tmp_path, "acme", "mine", RAISES, "mine = mine:Parameters")
+    results = tmp_path / "results.json"
+    options = ("--replications", "2", "--jobs", processes, "--json", str(results))
+    ran = simulate(tmp_path, "--profile", "mine", "--profile", "fifo", *options)
+    error = "profile mine of package acme 1.0 failed at 10 s: KeyError: 'boom' (mine.py:8)"
+    assert ran.stderr.splitlines()[-1] == f"Error: {error}; 1 other run(s) of it failed, too"
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 1
+    assert re.search(r"fifo #1 .*2/2", ran.stdout), ran.stdout
+    runs = json.loads(results.read_text())["runs"]
+    assert [(run["profile"], run["finished"]) for run in runs] == [("fifo", 2), ("fifo", 2)]
+
+
+def test_simulate_refuses_a_profile_that_cannot_be_built_before_the_first_run(tmp_path: Path) -> None:
+    source = CLASS.format(stages="return Stages(Fifo(), (), frozenset({'magic'}))")
+    install(tmp_path, "acme", "mine", source, "mine = mine:Parameters")
+    refused = simulate(tmp_path, "--profile", "fifo", "--profile", "mine")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("Error: profile mine: unknown needs 'magic'")
+
+
+DEFAULTS = f"""
+from pydantic import Field
+{GOOD}
+    given: list[int] = Field(default_factory=lambda: [1, 2], description="from a factory")
+    asked: int = Field(description="without a default")
+    broken: int = Field(default_factory=lambda: 1 // 0, description="from a factory that fails")
+"""
+
+
+def test_the_list_has_the_defaults_of_factories(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, "acme", "mine", DEFAULTS, "mine = mine:Parameters")
+    print_catalogue()
+    shown = capsys.readouterr().out
+    for parameter, default in (
+        ("given", r"\[1, 2\]"),
+        ("asked", r"\(required\)"),
+        ("broken", r"\(ZeroDivisionError\)"),
+    ):
+        assert re.search(rf" {parameter} +{default} ", shown), shown
