@@ -23,7 +23,7 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import JobRequest, job_request
 from elastic_tfjob.controller.query.rows.jobs import job_row, see
-from elastic_tfjob.scheduling.profiles import installed_profiles
+from elastic_tfjob.scheduling.profiles import build, installed_profiles, parse_profile
 
 __all__ = ["about_job", "check"]
 
@@ -170,11 +170,16 @@ async def _policies(at: Cluster) -> list[Finding]:
 def _profiles() -> list[Finding]:
     """The profiles of packages that are installed beside this command."""
     installed = installed_profiles()
-    found = [
-        Finding("ok", f"profile {name}", f"installed here by package {package}")
-        for name, package in installed.packages.items()
-    ]
     mend = "repair or uninstall the package, here and in the operator's image"
+    found = []
+    for name, package in installed.packages.items():
+        try:
+            build(name, parse_profile(name, {}))
+        except ValueError as error:
+            text = f"installed here by package {package}, but cannot be built with its defaults: {error}"
+            found.append(Finding("warning", f"profile {name}", text, mend))
+        else:
+            found.append(Finding("ok", f"profile {name}", f"installed here by package {package}"))
     return [*found, *(Finding("warning", "profiles", str(problem), mend) for problem in installed.problems)]
 
 

@@ -18,6 +18,7 @@ from elastic_tfjob.commands.check import about_job
 from elastic_tfjob.controller.kube.errors import ApiError, NotFound, error_of
 from elastic_tfjob.controller.query.rows.question import Question
 from harness.hostile_text import ALIASES, MERGE_KEYS
+from harness.packages import install, install_small_first
 from unit.query.build import running, tfjob
 
 from .conftest import Ask
@@ -280,6 +281,26 @@ def test_check_warns_and_exits_with_0_where_the_user_may_not_read_an_object(ask:
     names = ("operator", "CRD", "CRD's version", "job reports")
     assert [found[name] for name in names] == ["warning", "ok", "warning", "warning"]
     assert result.exit_code == 0
+
+
+UNBUILDABLE = """
+from elastic_tfjob.scheduling.core import ProfileParameters
+
+class Parameters(ProfileParameters):
+    def stages(self):
+        raise KeyError("boom")
+"""
+
+
+def test_check_builds_the_profiles_that_are_installed_here(ask: Ask, site: Path) -> None:
+    install_small_first(site)
+    install(site, "acme", "mine", UNBUILDABLE, "mine = mine:Parameters")
+    result = ask(Server(sound()), "check", "-o", "json")
+    found = {each["about"]: each for each in json.loads(result.stdout)}
+    assert found["profile small-first"]["level"] == "ok"
+    assert found["profile mine"]["level"] == "warning"
+    assert "by package acme 1.0, but cannot be built with its defaults: " in found["profile mine"]["text"]
+    assert found["profile mine"]["text"].endswith("KeyError: 'boom'")
 
 
 @pytest.mark.parametrize(
