@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
         "reference/events.md": events(),
         "reference/metrics.md": operator_metrics(),
         "reference/status.md": status(),
-        "reference/openapi.json": json.dumps(openapi.document(), indent=1) + "\n",
+        "reference/openapi.json": json.dumps(openapi.document(PROFILES), indent=1) + "\n",
         "../manifests/helm/elastic-tfjob/values.schema.json": json.dumps(chart_schema.schema(), indent=1) + "\n",
     }
 

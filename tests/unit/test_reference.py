@@ -6,12 +6,20 @@ from pathlib import Path
 from elastic_tfjob.controller.model.catalogue import EVENTS
 from elastic_tfjob.exporter.status import status
 from elastic_tfjob.runtime import protocol
+from elastic_tfjob.scheduling.profiles import all_profiles
+from harness.packages import install_small_first
 
 from . import reference
 
 
 def test_pages_are_as_the_code_says() -> None:
     assert reference.old() == [], "make reference"
+
+
+def test_pages_have_no_profile_of_an_installed_package(site: Path) -> None:
+    install_small_first(site)
+    assert "small-first" in all_profiles()
+    assert not [place for place, text in reference.pages().items() if "small-first" in text]
 
 
 def test_each_event_of_the_code_is_in_the_catalogue() -> None:

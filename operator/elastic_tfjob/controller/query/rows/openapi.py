@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, Final
@@ -285,8 +285,9 @@ _STREAMED: Final = {
 }
 
 
-def document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def document(profiles: Iterable[str] | None = None) -> dict[str, Any]:
+    """The OpenAPI 3.1 document. `profiles`: the names that a what-if question may have; None: those of this
+    installation."""
     schemas: dict[str, Any] = {}
     error = _content(schemas, Error)
     paths: dict[str, Any] = {}
@@ -322,7 +323,7 @@ def document() -> dict[str, Any]:
         }
     refused = {code: text for code, text in (_REFUSALS | _NO_ANSWER).items() if code != "404"}
     summary = "Forecasts for jobs without and with a change, if no other job arrives."
-    question = {**_QUESTION, "properties": {**_QUESTION["properties"], "profile": _profile()}}
+    question = {**_QUESTION, "properties": {**_QUESTION["properties"], "profile": _profile(profiles)}}
     paths[WHAT_IF] = {
         "post": {
             "operationId": "whatIf",
@@ -354,11 +355,11 @@ def document() -> dict[str, Any]:
     }
 
 
-def _profile() -> dict[str, Any]:
-    """The schema of the parameter `profile`. Its values depend on the installed packages."""
+def _profile(names: Iterable[str] | None) -> dict[str, Any]:
+    """The schema of the parameter `profile`."""
     return {
         "type": "string",
-        "enum": list(all_profiles()),
+        "enum": list(all_profiles() if names is None else names),
         "description": "profile with the change, with its configured parameters",
     }
 
