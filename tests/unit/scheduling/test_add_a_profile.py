@@ -33,12 +33,18 @@ from .invariants import violations
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-profile.md"
 
 
+def blocks() -> list[str]:
+    """The page's module, its test, and the lines of the module in this repository."""
+    found: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def module(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The page's module with the lines that it needs in this repository."""
-    source, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (with_code,) = re.findall(r"^(round_\.requeue\(.+\))  #", lines, re.MULTILINE)
-    source, replaced = re.subn(r"round_\.requeue\(.+\)$", with_code, source, flags=re.MULTILINE)
+    source, _, lines = blocks()
+    (with_code,) = re.findall(r"^(why = .+)  #", lines, re.MULTILINE)
+    source, replaced = re.subn(r"why = .+$", with_code, source, flags=re.MULTILINE)
     assert replaced == 1
     made: dict[str, Any] = {"__name__": "small_first"}
     exec(source, made)
@@ -72,7 +78,24 @@ def test_the_profiles_reasons_have_codes_and_words() -> None:
 def test_the_profiles_parameters_have_bounds_and_its_needs_follow_them() -> None:
     with pytest.raises(ValueError, match=r"small-first\.most.*greater than or equal to 1"):
         parse_profile("small-first", {"most": 0})
-    assert build("small-first", parse_profile("small-first", {"oracle": True})).needs == {"stop", "oracle"}
+    assert build("small-first", parse_profile("small-first", {"oracle": True})).needs == {
+        *("stop", "resize", "samples", "oracle"),
+    }
+
+
+def test_the_test_of_the_page_passes() -> None:
+    made: dict[str, Any] = {}
+    exec(blocks()[1], made)
+    (test,) = (made[name] for name in made if name.startswith("test_"))
+    test()
+
+
+def test_a_job_that_can_shrink_is_not_stopped() -> None:
+    jobs = [job("small", workers(1), at=1), job("large", workers(9, low=3), at=2, on={"Worker": ("n",) * 9})]
+    decided = plan("small-first", [node("n", gpus=9)], jobs)
+    assert violations(decided) == []
+    assert sizes(decided) == {"small": 1, "large": 3}
+    assert str(decided.changes["large"].why) == "Worker 9 -> 3: has more than 8 replicas, and others wait"
 
 
 def test_the_profile_runs_in_the_simulator() -> None:
