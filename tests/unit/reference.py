@@ -148,7 +148,9 @@ def allowed(field: FieldInfo) -> str:
     text = words.get(kind, "") if isinstance(kind, type) else ""
     if not text:
         text = "list of numbers" if isinstance(field.get_default(call_default_factory=True), tuple) else "mapping"
-    return " ".join([text, *filter(None, map(bound, field.metadata))])
+    strict = any(isinstance(rule, Gt) for rule in field.metadata)  # of a parameter whose class narrows another's
+    rules = [rule for rule in field.metadata if not (strict and isinstance(rule, Ge))]
+    return " ".join([text, *filter(None, map(bound, rules))])
 
 
 def bound(rule: Any) -> str:

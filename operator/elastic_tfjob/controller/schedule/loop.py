@@ -68,7 +68,7 @@ async def wait_for_next_round(
     wake: asyncio.Event, begun_s: float, interval_s: float, spacing_s: float, *, on_change: bool
 ) -> None:
     """Returns when the next round should start: when `wake` is set, but at least `spacing_s` after the last round began
-    (`begun`, monotonic seconds), and after `interval_s` at the latest. Without `on_change`, at the next multiple of the
+    (`begun_s`, monotonic), and after `interval_s` at the latest. Without `on_change`, at the next multiple of the
     interval."""
     interval_s = max(interval_s, spacing_s)
     if on_change:
