@@ -116,6 +116,9 @@ def test_choosing_a_broken_profile_is_refused_with_the_cause(site: Path) -> None
         ("raise KeyError('no-such-key')", "profile mine of package mine 1.0 fails: KeyError: 'no-such-key'"),
         ("return Stages(Fifo(), (), frozenset({'magic'}))", "profile mine: unknown needs 'magic'"),
         ("return None", "profile mine of package mine 1.0 fails: AttributeError"),
+        ("return Stages(Fifo(), (), frozenset())", "TypeError: stages\\(\\) gives no steps"),
+        ("return Stages(Fifo(), (Fifo,), frozenset())", "TypeError: the step .* a class needs to be instantiated"),
+        ("return Stages(Fifo, (print,), frozenset())", "TypeError: the order is .* no instance"),
     ],
 )
 def test_a_profile_that_cannot_be_built_is_refused(site: Path, stages: str, why: str) -> None:

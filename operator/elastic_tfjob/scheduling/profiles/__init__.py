@@ -34,7 +34,7 @@ from elastic_tfjob.scheduling.profiles.elastic import ElasticProfileParameters
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
 from elastic_tfjob.scheduling.profiles.tetris import TetrisParameters
-from elastic_tfjob.scheduling.rules import Need
+from elastic_tfjob.scheduling.rules import Need, Order
 
 __all__ = [
     "PROFILES",
@@ -118,6 +118,8 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     try:
         profile = parameters.profile(name)
         unknown = sorted(profile.needs - frozenset(get_args(Need)))
+        if not unknown:
+            _check_parts(profile)
     except ValueError:
         raise
     except Exception as e:
@@ -125,6 +127,19 @@ def build(name: str, parameters: ProfileParameters) -> Profile:
     if unknown:
         raise ValueError(f"profile {name}: unknown needs {', '.join(map(repr, unknown))}; allowed: those of rules.Need")
     return profile
+
+
+def _check_parts(profile: Profile) -> None:
+    """Raises TypeError for an order or steps that would fail in each round, or do nothing. The order is hashed, because
+    queues are kept for equal orders."""
+    if not isinstance(profile.order, Order):
+        raise TypeError(f"the order is {profile.order!r:.60}, which is no instance of a subclass of Order")
+    hash(profile.order)
+    if not profile.steps:
+        raise TypeError("stages() gives no steps, so that no job would ever start")
+    for step in profile.steps:
+        if isinstance(step, type) or not callable(step):
+            raise TypeError(f"the step {step!r:.60} is no function of a Round; a class needs to be instantiated")
 
 
 def _broken(name: str, error: Exception) -> ValueError:
