@@ -47,7 +47,8 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
         except SystemExit as error:  # would end the operator, which plans for other profiles' jobs, too
             raise RuntimeError(f"profile {profile.name}: a step ended the program") from error
     repair_late(round_)
-    validate(round_)
+    if round_.changes:
+        validate(round_)
     return round_.plan()
 
 

@@ -261,6 +261,16 @@ class FreeCapacity:
             self.cpu_millicores[i], self.memory_bytes[i], self.accelerators[i], self.pods[i], self.storage_bytes[i]
         )
 
+    def overbooked(self, i: int) -> bool:
+        """Whether more is taken from node `i` than it has."""
+        return (
+            self.cpu_millicores[i] < 0
+            or self.memory_bytes[i] < 0
+            or self.accelerators[i] < 0
+            or self.pods[i] < 0
+            or self.storage_bytes[i] < 0
+        )
+
     def fit(self, i: int, request: Resources, planned: Resources = NOTHING) -> int:
         """How many such requests still fit node `i` beside what is planned for it."""
         n = MANY

@@ -38,19 +38,28 @@ def _problems(round_: Round, job: Job, change: Assignment) -> Iterator[str]:
         if job.placement and not spec.stoppable:
             yield "it is stopped, but has no checkpoint to resume from"
         return
-    groups = {group.type: group for group in spec.groups}
-    if unknown := change.nodes.keys() - groups.keys():
-        yield f"replicas of {min(unknown)!r:.60}; it has {', '.join(groups)}"
+    for type_ in change.nodes:
+        if spec.group(type_) is None:
+            yield f"replicas of {type_!r:.60}; it has {', '.join(group.type for group in spec.groups)}"
+            return
+    for group in spec.groups:
+        n = len(change.nodes.get(group.type, ()))
+        if group.minimum <= n <= group.maximum:
+            continue
+        held = len(job.placement.get(group.type, ()))
+        if not held or not min(group.minimum, held) <= n <= max(group.maximum, held):
+            yield f"{n} replicas of {group.type}; allowed: {group.minimum} to {group.maximum}"
+    room = round_.room
+    wrong = [
+        name
+        for names in change.nodes.values()
+        for name in set(names)
+        if (i := room.index.get(name)) is None or room.overbooked(i)
+    ]
+    if not wrong or ANY_NODE in room.index:
         return
-    for type_, group in groups.items():
-        n, held = len(change.nodes.get(type_, ())), len(job.placement.get(type_, ()))
-        if not min(group.minimum, held) <= n <= max(group.maximum, held) or (not held and n < group.minimum):
-            yield f"{n} replicas of {type_}; allowed: {group.minimum} to {group.maximum}"
-    if ANY_NODE in round_.room.index:
-        return
-    for name in more_replicas(change.nodes, job.placement):
-        i = round_.room.index.get(name)
-        if i is None:
-            yield f"replicas on node {name!r:.60}, which does not exist or is not usable"
-        elif any(amount < 0 for amount in round_.room.free(i)):
-            yield f"replicas on node {name}, which has no room for them"
+    more = more_replicas(change.nodes, job.placement)
+    for name in wrong:
+        if name in more:
+            there = "which has no room for them" if name in room.index else "which does not exist or is not usable"
+            yield f"replicas on node {name!r:.60}, {there}"

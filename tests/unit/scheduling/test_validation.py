@@ -39,7 +39,7 @@ def planned(found: Job, act: Act, cpus: float = 8) -> Any:
         (FIXED, lambda r, j: r.resize(j, {"Worker": 3}, "x"), "3 replicas of Worker; allowed: 2 to 2"),
         (WAITS, lambda r, j: r.start(j, {"Worker": 5}, "x"), "5 replicas of Worker; allowed: 1 to 4"),
         (WAITS, lambda r, j: r.assign(j, {"Worker": ("mars",)}, "x"), "node 'mars', which does not exist"),
-        (WAITS, lambda r, j: r.assign(j, {"Worker": ("m", "m")}, "x"), "node m, which has no room"),
+        (WAITS, lambda r, j: r.assign(j, {"Worker": ("m", "m")}, "x"), "node 'm', which has no room"),
         (FINAL, lambda r, j: r.assign(j, {}, "x"), "has no checkpoint"),
         (RUNS, lambda r, j: r.assign(j, {"Worker": ("m",)}, "x", "whim"), "cause 'whim'"),
     ],

@@ -21,9 +21,9 @@ class SizeRequests:
             self.change(None, job, snapshot.now)
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before is not None:
+        if before is not None and self.keys:
             self.keys.pop(before.spec.key, None)
-        if after is not None and requested_size(after) is not None:
+        if after is not None and after.placement and requested_size(after) is not None:
             self.keys[after.spec.key] = None
 
     def change_nodes(self, nodes: object) -> bool:
