@@ -174,7 +174,7 @@ def scheduling(workers: int) -> None:
     reports = {each.name: report_of(each) for each in pods}
     nodes = {
         name: KubeNode(
-            name, name, 1, Resources(64_000, 2**40, 0, pods=110), {"kubernetes.io/hostname": name}, (), usable=True
+            name, name, 1, Resources(64_000, 2**40, 0, pods=110), {"kubernetes.io/hostname": name}, (), ready=True
         )
         for names in nodes_of({"PS": 1, "Worker": workers}).values()
         for name in names

@@ -570,12 +570,13 @@ async def _move_ps(world: World) -> None:
 
 
 async def _drain(world: World) -> None:
-    """The node of a job is cordoned: its replicas leave it."""
+    """An autoscaler drains the node of a job, by a taint and no cordon: its replicas leave it."""
     await _train_placed(world)
     pod = world.server.get("pods", "default", "job-worker-1")
     assert pod is not None
     node = pod["spec"]["nodeName"]
-    world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, by="user")
+    taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+    world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}}, by="karpenter")
 
     def left() -> bool:
         there = [each for each in world.server.all("pods") if each["spec"].get("nodeName") == node]

@@ -55,6 +55,12 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
         ("profiles: [kips]", ("profiles should be an object with keys (found a list of 1)",)),
         ("pools: {inference: {}}", ("pools.inference.namespaces is missing",)),
         (
+            "autoscaling: {draining: [a b]}",
+            ("autoscaling.draining", "'a b' is not the key of a taint such as karpenter.sh/disrupted"),
+        ),
+        ("autoscaling: {draining: [node.kubernetes.io/not-ready]}", ("says nothing about a removal of the node",)),
+        ("autoscaling: {draining: a}", ("autoscaling.draining",)),
+        (
             "profiles: {kips: {cooldown: 1}}",
             ("kips.cooldown is not known (found 1). Parameters of kips: ", "cooldown_s"),
         ),

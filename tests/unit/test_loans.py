@@ -65,6 +65,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOW_S = NOW.timestamp()
 POOLS = {"serve": PoolSettings(namespaces=("serving",), headroom=0, hold_s=600, grace_s=120)}
 TAINT = {"key": LOANED_TAINT, "effect": "NoSchedule"}
+DISRUPTED = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 FOREIGN_TAINT = {"key": "example.com/mine", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
 
 
@@ -263,6 +264,7 @@ class TestWhatIsFound:
             (node("a", "loaned", pool=None), "its label is now empty"),
             (node("a", "loaned", loan_of="gone", pool="gone"), "no longer lends"),
             (node("a", "loaned", unschedulable=True), "cordoned"),
+            (node("a", "loaned", taints=[TAINT, DISRUPTED]), "it is being drained (karpenter.sh/disrupted)"),
             (node("a", taint=True), "was not lent"),
             (node("a", "returned", taint=True), "was not lent"),
         ],

@@ -149,7 +149,7 @@ def described(
     seen: Mapping[Key, ObservedJob], at_s: int, failed: ReservationFailures, barred: Collection[str]
 ) -> dict[Key, JobView]:
     now, counts = NOW + timedelta(seconds=at_s), failed.counts(at_s)
-    made = describe_all(seen, NODES, now, False, {}, cordoned=(), failed=counts, barred=barred)
+    made = describe_all(seen, NODES, now, False, {}, cordoned={}, failed=counts, barred=barred)
     return {key: each.found for key, each in made.items()}
 
 

@@ -76,9 +76,10 @@ class Server:
     def __init__(self, jobs: list[Object]) -> None:
         self.jobs = {job["metadata"]["name"]: job for job in jobs}
         self.targets: dict[str, Target] = {}
+        self.node = large_node()
 
     async def get(self, path: str, **_: Any) -> Object:
-        return {"items": [large_node()] if path.endswith("nodes") else [], "metadata": {"resourceVersion": "1"}}
+        return {"items": [self.node] if path.endswith("nodes") else [], "metadata": {"resourceVersion": "1"}}
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Object]:
         await asyncio.Event().wait()
@@ -107,14 +108,14 @@ class World:
         self.pods: Informer[Pod] = Informer(api, "/pods", Pod.parse, lambda _: None, touched=self._touched)
         reports: Any = self
         recorder: Any = self
-        made = Configuration(profile=profile) if configuration is None else configuration
+        self.configuration = Configuration(profile=profile) if configuration is None else configuration
         self.scheduler = Scheduler(
             api,
             self.jobs,
             self.pods,
             reports=reports,
             recorder=recorder,
-            configuration=lambda: made,
+            configuration=lambda: self.configuration,
             profile_failing=self.failing.append,
         )
         for job in jobs:
@@ -193,6 +194,20 @@ async def test_a_job_that_fails_is_left_out_and_the_others_get_their_targets(
     assert all(world.server.targets[name].replicas == {"Worker": 1} for name in GOOD)
     assert world.left_out == {"bad"}
     assert "bad" not in world.server.targets
+
+
+async def test_a_taint_drains_nodes_as_soon_as_the_configuration_names_it() -> None:
+    job = tfjob("one")
+    asks = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    asks["tolerations"] = [{"key": "a.b/c", "operator": "Exists"}]  # else the taint alone would keep it away
+    world = World([job], configuration=parse_configuration("{profile: kips, autoscaling: {draining: [a.b/c]}}"))
+    world.server.node["spec"]["taints"] = [{"key": "a.b/c", "effect": "NoSchedule"}]
+    async with world.running():
+        await world.until(lambda: "one" in world.server.targets)
+        assert world.server.targets["one"].replicas == {}
+        world.configuration = parse_configuration("profile: kips")
+        world.scheduler.configured()
+        await world.until(lambda: world.server.targets["one"].replicas == {"Worker": 1})
 
 
 async def test_the_expected_speed_of_a_plan_is_written_with_the_target() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_tfjob.api.reading import MAX_ANNOTATION_BYTES
 from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
-from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
+from elastic_tfjob.controller.model.cluster import DRAINING_TAINTS, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.quantities import CpuAsked
@@ -525,9 +525,44 @@ def test_lost_replicas_are_recreated_in_the_same_generation() -> None:
 
 def test_a_replica_leaves_a_cordoned_node() -> None:
     """Its pod runs there, so that it is moved and not made anew."""
-    found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
+    found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1": ""})
     made = planned(found, core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, LOST))["ns/j"]
     assert (made.generation, str(made.reason)) == (1, "n1 is cordoned")
+
+
+def test_a_replica_leaves_a_node_that_an_autoscaler_drains() -> None:
+    drained = {"n1": "karpenter.sh/disrupted"}
+    found = look(elastic_job(target=target(), state=state()), PODS, nodes={"n2": NODES["n2"]}, cordoned=drained)
+    made = planned(found, core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, LOST))["ns/j"]
+    assert (made.generation, str(made.reason)) == (1, "n1 is being drained")
+
+
+@pytest.mark.parametrize("key", DRAINING_TAINTS)
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_taint_of_an_autoscaler_or_of_a_notice_cordons_its_node(key: str, effect: str) -> None:
+    found = node("n1", taints=[{"key": "other", "effect": effect}, {"key": key, "effect": effect}])
+    assert (found.usable, found.cordoned, found.draining) == (False, True, key)
+    gone = node("n1", taints=[{"key": key, "effect": effect}], ready="False")
+    assert (gone.usable, gone.cordoned) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        {"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"},
+        {"key": "karpenter.sh/disrupted", "effect": "PreferNoSchedule"},
+        {"key": "example.com/maintenance", "effect": "NoSchedule"},
+    ],
+)
+def test_other_taints_cordon_no_node(taint: dict[str, str]) -> None:
+    assert node("n1", taints=[taint]).usable
+
+
+def test_the_configuration_names_more_taints_that_drain_a_node() -> None:
+    found = node("n1", taints=[{"key": "example.com/maintenance", "effect": "NoSchedule"}])
+    drained = found.with_draining(["example.com/maintenance"])
+    assert (drained.cordoned, drained.draining) == (True, "example.com/maintenance")
+    assert drained.with_draining([]) == found
 
 
 def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
@@ -535,7 +570,7 @@ def test_a_replica_whose_move_was_refused_is_moved_again() -> None:
     nodes = {"PS": ["n2"], "Worker": ["n2"]}
     refused = {"generation": 1, "reason": "no checkpoint", "at": format_time(NOW)}
     known: dict[str, Any] = {"target": target(1, nodes=nodes), "state": state(refused=refused)}
-    found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1"})
+    found = look(elastic_job(**known), PODS, nodes={"n2": NODES["n2"]}, cordoned={"n1": ""})
     assert found.job is not None
     assert (found.job.phase, found.job.placement["Worker"]) == ("running", ("n1",))
     again = core.Assignment({"PS": ("n2",), "Worker": ("n2",)}, LOST)

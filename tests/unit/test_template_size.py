@@ -205,7 +205,7 @@ def test_the_room_of_a_refused_job_is_not_given_away() -> None:
     with pytest.raises(InvalidTFJob):
         view_of(refused, (held,), nodes={}, now=NOW, all_jobs=True)
     described = describe_all(
-        {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned=()
+        {refused.key: ObservedJob(refused, (held,), {}, None, {})}, {}, NOW, True, {}, cordoned={}
     )[refused.key]
     assert isinstance(described.error, InvalidTFJob)
     assert (described.found.job, described.found.other_usage["n"].cpu_millicores) == (None, 2000)

@@ -191,7 +191,7 @@ async def _jobs(at: Cluster, namespace: str) -> list[dict[str, Any]]:
 
 
 def _cells(row: NodeRow) -> list[str]:
-    state = "cordoned" if row.cordoned else "ready" if row.ready else "not ready"
+    state = "draining" if row.draining else "cordoned" if row.cordoned else "ready" if row.ready else "not ready"
     cpu = map(_cores, (row.cpu, row.held, row.lent, row.others, row.free))
     return [row.name, state, *cpu, str(row.replicas), str(row.jobs)]
 

@@ -220,13 +220,14 @@ def _requested_size(facts: _Facts) -> str:
 
 
 def _lost(facts: _Facts) -> str:
-    """`gone`, `cordoned`, `refused`: nodes. `by`: another size is requested, too. `fewer`: no room for as many
-    replicas."""
+    """`gone`, `cordoned`, `draining`, `refused`: nodes. `by`: another size is requested, too.
+    `fewer`: no room for as many replicas."""
     parts = [
         f"{' and '.join(nodes)} {one if len(nodes) == 1 else more}"
         for nodes, one, more in (
             (facts.names("gone"), "is gone", "are gone"),
             (facts.names("cordoned"), "is cordoned", "are cordoned"),
+            (facts.names("draining"), "is being drained", "are being drained"),
             (facts.names("refused"), "rejects its pods", "reject its pods"),
         )
         if nodes

@@ -133,7 +133,7 @@ def live_round(*jobs: dict[str, Any], running: Mapping[str, int] | None = None, 
             for index in range((running or {}).get(found.name, 0))
         )
         seen[found.namespace, found.name] = ObservedJob(found, tuple(pods), {}, None, {})
-    described = describe_all(seen, nodes, NOW, False, {}, cordoned=())
+    described = describe_all(seen, nodes, NOW, False, {}, cordoned={})
     assert [each.error for each in described.values() if each.error is not None] == []
     return plan_round(
         {"/".join(key): each.found for key, each in described.items()},

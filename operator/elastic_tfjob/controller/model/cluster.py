@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast, get_args
 
 import orjson
@@ -18,6 +18,7 @@ from elastic_tfjob.scheduling.resources import Constraints, Resources, Taint
 
 __all__ = [
     "ACTIVE_AND_BOUND",
+    "DRAINING_TAINTS",
     "LOANED_TAINT",
     "LOAN_ANNOTATION",
     "PENDING",
@@ -123,14 +124,26 @@ Raw = Mapping[str, Any]
 ACTIVE_AND_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 # Field selector of the pods that wait for a node.
 PENDING = "spec.nodeName=,status.phase=Pending"
+DRAINING_TAINTS: Final = (
+    "karpenter.sh/disrupted",
+    "ToBeDeletedByClusterAutoscaler",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "cloud.google.com/impending-node-termination",
+    "remediator.kubernetes.azure.com/unschedulable",
+)
+"""Keys of taints on a node that will be removed: autoscalers and notices of termination set them, most without a
+cordon. Sources: karpenter `pkg/apis/v1/taints.go`, cluster-autoscaler `utils/taints/taints.go`,
+aws-node-termination-handler `pkg/node/node.go`, AKS `node-auto-drain`."""
 # Controllers whose pods a node always has: DaemonSets, and the node itself for the kubelet's static pods.
 _STAY = frozenset({"DaemonSet", "Node"})
 
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node. `usable`: Ready and not cordoned. `cordoned`: Ready, so its pods run, but it gets no more. `pool` is the
-    admin's label; `loan` and `tainted` are the operator's annotation and taint for a loan."""
+    """A node. `ready`: it exists and its pods run. `unschedulable`: `kubectl cordon`. `draining`: key of the taint
+    which says that the node will be removed; empty: none. `pool` is the admin's label; `loan` and `tainted` are the
+    operator's annotation and taint for a loan."""
 
     name: str
     uid: str
@@ -138,8 +151,9 @@ class KubeNode:
     allocatable: Resources
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
-    usable: bool
-    cordoned: bool = False
+    ready: bool
+    unschedulable: bool = False
+    draining: str = ""
     namespace: str = ""
     pool: str = ""
     loan: NodeLoan | None = None
@@ -161,8 +175,9 @@ class KubeNode:
             allocatable=allocatable(status.get("allocatable") or {}),
             labels=labels,
             taints=taints,
-            usable=ready and not spec.get("unschedulable"),
-            cordoned=ready and bool(spec.get("unschedulable")),
+            ready=ready,
+            unschedulable=bool(spec.get("unschedulable")),
+            draining=_draining(taints, DRAINING_TAINTS),
             pool=labels.get(POOL_LABEL, ""),
             loan=NodeLoan.of(metadata.get("annotations") or {}),
             tainted=tainted(taints),
@@ -172,6 +187,26 @@ class KubeNode:
     def key(self) -> Key:
         """Empty namespace, and name."""
         return "", self.name
+
+    @property
+    def usable(self) -> bool:
+        """Whether pods run on it, and more of them may come."""
+        return self.ready and not self.unschedulable and not self.draining
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether pods run on it, but should leave, and no more of them may come."""
+        return self.ready and not self.usable
+
+    def with_draining(self, more: Collection[str]) -> "KubeNode":
+        """The node if taints with these keys drain it, too."""
+        found = _draining(self.taints, (*DRAINING_TAINTS, *more))
+        return self if found == self.draining else replace(self, draining=found)
+
+
+def _draining(taints: Iterable[Taint], keys: Collection[str]) -> str:
+    """The first key of a taint that drains a node; empty: none. One that only prefers other nodes does not."""
+    return next((taint.key for taint in taints if taint.key in keys and taint.effect != "PreferNoSchedule"), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ status: {interval_s: 5, max_requests_per_s: 50}
 query: {max_open_requests: 64}
 injected: {requests: {cpu: 10m, memory: 32Mi}}    # resources of the injected container
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
+autoscaling: {draining: [example.com/maintenance]}    # more taints that drain a node
 """
 
 import re
@@ -27,13 +28,14 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.words import did_you_mean
-from elastic_tfjob.controller.model.cluster import POOL_LABEL, POOL_NAME
+from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, quantity
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 
 __all__ = [
     "FIXED",
+    "AutoscalingSettings",
     "Configuration",
     "InjectedResources",
     "PoolSettings",
@@ -49,6 +51,10 @@ FIXED: Final = "fixed"
 OWN_POOL: Final = "training"
 # Parameters about loans, and their values without loans.
 _ABOUT_LOANS: Final = {"lend": "none", "reclaim": "first"}
+# A label key: up to 63 characters, with a DNS name before it.
+_TAINT_KEY: Final = re.compile(
+    r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
+)
 _FOUND_OBJECT: Final = re.compile(r" \(found an object of \d+ keys\)$")
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
@@ -170,7 +176,27 @@ def _pool_name(name: str) -> str:
     return name
 
 
+def _taint_key(key: str) -> str:
+    if not _TAINT_KEY.fullmatch(key):
+        raise ValueError(f"{describe(key)} is not the key of a taint such as karpenter.sh/disrupted")
+    if key.startswith("node.kubernetes.io/") or key == LOANED_TAINT:
+        raise ValueError(f"{describe(key)} says nothing about a removal of the node")
+    return key
+
+
+TaintKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_taint_key)]
 PoolName = Annotated[str, AfterValidator(_pool_name)]
+
+
+class AutoscalingSettings(_Model):
+    """What a cluster whose nodes come and go does with them (docs/autoscaling.md)."""
+
+    draining: tuple[TaintKey, ...] = Field(
+        (),
+        max_length=32,
+        description="keys of taints on nodes that will be removed, besides those of Karpenter, the cluster autoscaler "
+        "and the notices of AWS, GKE and AKS; jobs leave such a node as a cordoned one",
+    )
 
 
 class Configuration(_Model):
@@ -188,6 +214,7 @@ class Configuration(_Model):
     pools: dict[PoolName, PoolSettings] = Field(
         default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the node label"
     )
+    autoscaling: AutoscalingSettings = AutoscalingSettings()
 
     @field_validator("profile")
     @classmethod
@@ -262,6 +289,7 @@ def _short(problem: str) -> str:
         "status": StatusPolling,
         "query": QueryLimits,
         "injected": InjectedResources,
+        "autoscaling": AutoscalingSettings,
     }
     if place.startswith("pools."):
         models["pools"] = PoolSettings

@@ -11,6 +11,7 @@ as used by them, and capacity for pods that do not start in time is given to oth
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from elastic_tfjob.api.reading import UnknownWord
@@ -103,7 +104,7 @@ class JobView:
     refused: str = ""
     pending_since_s: float | None = None
     overdue_since_s: float | None = None
-    cordoned: frozenset[str] = frozenset()
+    cordoned: Mapping[str, str] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     lesson: tuple[str, Lesson] | None = None
     cpu_since_s: float = float("-inf")
@@ -140,7 +141,7 @@ def view_of(
     priorities: Mapping[str, int] | None = None,
     before: JobView | None = None,
     rejected_nodes: Mapping[Pair, str] | None = None,
-    cordoned: Collection[str] = (),
+    cordoned: Mapping[str, str] = MappingProxyType({}),
     failed: int = 0,
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
@@ -216,7 +217,7 @@ def view_of(
     bound = made.bound.values()
     made = replace(
         made,
-        cordoned=frozenset(node for node in bound if node in cordoned),
+        cordoned={node: cordoned[node] for node in sorted(bound) if node in cordoned},
         lost=frozenset(node for node in bound if node not in nodes and node not in cordoned),
     )
     # A request for fewer replicas (say, because a quota admits no more) is still followed: it needs no capacity.

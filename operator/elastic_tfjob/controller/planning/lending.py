@@ -340,7 +340,7 @@ def _trouble(node: KubeNode, stage: Stage | None, cluster: LendingInput) -> str:
             return f"pool {node.loan.pool} no longer lends"
         if node.name in cluster.staying:
             return "a job on it is no longer loanable"
-        return "it is cordoned" if node.cordoned else ""
+        return f"it is being drained ({node.draining})" if node.draining else "it is cordoned" if node.cordoned else ""
     if node.tainted:
         return "it has the taint of a loan but was not lent"
     if stage in (None, "returned") and node.pool in cluster.pools and node.name in cluster.promised:

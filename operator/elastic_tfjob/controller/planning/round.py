@@ -134,7 +134,7 @@ def describe_all(
     everything: bool,
     priorities: Mapping[str, int],
     *,
-    cordoned: Collection[str],
+    cordoned: Mapping[str, str],
     failed: Mapping[str, int] | None = None,
     barred: Collection[str] = (),
     configured: ContainerResources = DEFAULT_RESOURCES,

@@ -275,14 +275,16 @@ def _holds(view: JobView, change: core.Assignment, expects: Rate | None = None) 
 
 
 def _with_nodes(reason: Reason, view: JobView) -> Reason:
-    """The reason with facts about nodes: which lost nodes are gone, cordoned, or refused by kube-scheduler, and
-    kube-scheduler's message. A replica that fits on no other node keeps a refused node, which may become usable."""
+    """The reason with facts about nodes: which lost nodes are gone, cordoned, being drained, or refused by
+    kube-scheduler, and kube-scheduler's message. A replica that fits on no other node keeps a refused node, which may
+    become usable."""
     gone = reason.facts.get("gone")
     if reason.code == "lost" and isinstance(gone, tuple):
         refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
-        cordoned = tuple(node for node in gone if node in view.cordoned)
-        left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in cordoned)
-        reason = added(reason, gone=left, cordoned=cordoned, refused=refused)
+        cordoned = tuple(node for node in gone if view.cordoned.get(node) == "")
+        draining = tuple(node for node in gone if view.cordoned.get(node))
+        left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in view.cordoned)
+        reason = added(reason, gone=left, cordoned=cordoned, draining=draining, refused=refused)
     return added(reason, kube_scheduler=view.refused) if view.refused else reason
 
 

@@ -125,11 +125,14 @@ class Loans:
         """The nodes on which jobs may be placed and may stay."""
         return (node for node in self._nodes if node.usable and stage_of(node) != "recalled")
 
-    def cordoned(self) -> frozenset[str]:
-        """The nodes that keep their pods but get no new ones: for jobs, a recalled node counts as cordoned."""
-        return frozenset(
-            node.name for node in self._nodes if node.cordoned or (node.usable and stage_of(node) == "recalled")
-        )
+    def cordoned(self) -> dict[str, str]:
+        """The nodes that keep their pods but get no new ones, with the taint that drains them, if any: for jobs, a
+        recalled node counts as cordoned."""
+        return {
+            node.name: node.draining
+            for node in self._nodes
+            if node.cordoned or (node.usable and stage_of(node) == "recalled")
+        }
 
     def concerns(self, configuration: Configuration) -> bool:
         """Whether any node is part of lending: it may be lent, or has not been returned yet."""

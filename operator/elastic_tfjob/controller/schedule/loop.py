@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -111,7 +111,7 @@ class Scheduler:
         self._priorities = priorities
         self._memory = memory if memory is not None else LearnedHistory()
         self._barred = barred
-        self._nodes = Informer(api, "/api/v1/nodes", KubeNode.parse, lambda _: None, touched=self._cluster_touched)
+        self._nodes = Informer(api, "/api/v1/nodes", self._parse_node, lambda _: None, touched=self._cluster_touched)
         # For an operator of a single namespace, pods of TFJobs in other namespaces are foreign.
         self._by_uid = bool(namespace)
         selector = "" if namespace else f"{OPERATOR_NAME_LABEL}!={CONTROLLER_NAME}"
@@ -136,7 +136,7 @@ class Scheduler:
         self._snapshot: Snapshot | None = None
         self._plan_made: Plan | None = None
         # The nodes' capacities, the priority classes and the cordoned nodes: every job's description depends on them.
-        self._cluster_info: tuple[Mapping[str, Resources], Mapping[str, int], frozenset[str]] = {}, {}, frozenset()
+        self._cluster_info: tuple[Mapping[str, Resources], Mapping[str, int], Mapping[str, str]] = {}, {}, {}
         self._described_at = 0.0
         # Increased by each reset: a round that began before a reset is abandoned.
         self._epoch = 0
@@ -165,6 +165,9 @@ class Scheduler:
         """The pods that use capacity of nodes and belong to no TFJob; read when `nodes` are."""
         return self._foreign
 
+    def _parse_node(self, raw: Mapping[str, Any]) -> KubeNode:
+        return KubeNode.parse(raw).with_draining(self._configuration().autoscaling.draining)
+
     # -- What wakes the loop -------------------------------------------------------------------------------------------
 
     def touched(self, key: Key) -> None:
@@ -187,6 +190,8 @@ class Scheduler:
 
     def configured(self) -> None:
         """Plans from scratch, since the configuration has changed."""
+        for node in self._nodes:
+            self._nodes.assume(node.with_draining(self._configuration().autoscaling.draining))
         self._reset()
         self._failures.clear()
         self._health.reset()

@@ -208,7 +208,8 @@ class NodeRow:
 
     name: Annotated[str, "name of the node"]
     ready: Annotated[bool, "whether the node is ready"]
-    cordoned: Annotated[bool, "whether the node is cordoned"]
+    cordoned: Annotated[bool, "whether the node gets no more pods: it is cordoned or being drained"]
+    draining: Annotated[str, "taint that says the node will be removed; empty: none"]
     cpu: Annotated[int, "CPU that pods may request"]
     held: Annotated[int, "CPU that replicas of TFJobs request, including borrowed CPU"]
     lent: Annotated[int, "borrowed CPU: the part of held beyond the requests in the templates"]
@@ -255,8 +256,9 @@ def node_rows(
     return [
         NodeRow(
             name=node.name,
-            ready=node.usable or node.cordoned,
+            ready=node.ready,
             cordoned=node.cordoned,
+            draining=node.draining,
             cpu=node.allocatable.cpu_millicores,
             held=held[node.name],
             lent=lent[node.name],

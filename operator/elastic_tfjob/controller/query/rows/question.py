@@ -237,7 +237,7 @@ def _described(taken: ClusterCopy, nodes: Mapping[str, KubeNode]) -> dict[Key, J
         taken.now,
         taken.configuration.scope == "all",
         taken.priorities,
-        cordoned=frozenset(node.name for node in taken.nodes if node.cordoned),
+        cordoned={node.name: node.draining for node in taken.nodes if node.cordoned},
     )
     return {key: each.found for key, each in found.items()}
 
