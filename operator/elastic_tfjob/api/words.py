@@ -21,6 +21,7 @@ __all__ = [
     "did_you_mean",
     "error_in_words",
     "nearest",
+    "printable",
 ]
 
 REPLICA_TYPES: Final = ("Chief", "Evaluator", "Master", "PS", "Worker")
@@ -69,6 +70,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 _MAX_ERROR: Final = 300
 
 
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal or log viewer would interpret."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def error_in_words(error: BaseException) -> str:
     """The type and message of an error in one printable line of limited length, which also cuts long values of a
     tenant. Never raises an error."""
@@ -76,8 +82,7 @@ def error_in_words(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "(without words)"
-    printable = "".join(each if each.isprintable() else " " for each in text[:_MAX_ERROR])
-    line = " ".join(printable.split())
+    line = " ".join(printable(text[:_MAX_ERROR]).split())
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 

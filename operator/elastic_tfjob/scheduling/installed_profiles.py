@@ -12,6 +12,7 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Final
 
 from elastic_tfjob.api.reading import cut
+from elastic_tfjob.api.words import printable
 from elastic_tfjob.scheduling.core import ProfileParameters
 
 GROUP: Final = "elastic_tfjob.profiles"
@@ -59,7 +60,7 @@ def load_installed_profiles(taken: Container[str]) -> InstalledProfiles:
                 _check_name(name, taken)
                 profiles[name] = _load(entry_point)
             except (Exception, SystemExit) as error:  # an import may raise anything
-                problems.append(ProfileProblem(_printable(name), package, _words(error)))
+                problems.append(ProfileProblem(printable(name), package, _words(error)))
             else:
                 packages[name] = package
     return InstalledProfiles(profiles, packages, tuple(problems))
@@ -75,7 +76,7 @@ def _offers() -> Iterator[tuple[str, list[EntryPoint] | Exception]]:
             continue
         if GROUP not in text:
             continue
-        package = _printable(_package(distribution))
+        package = printable(_package(distribution))
         name = package.partition(" ")[0].lower().replace("_", "-")
         if name in seen:
             continue
@@ -113,9 +114,4 @@ def _load(entry_point: EntryPoint) -> type[ProfileParameters]:
 
 
 def _words(error: BaseException) -> str:
-    return cut(_printable(f"{type(error).__name__}: {error}"), _MAX_TEXT)
-
-
-def _printable(text: str) -> str:
-    """The text without control characters, which a terminal or log viewer would interpret."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    return cut(printable(f"{type(error).__name__}: {error}"), _MAX_TEXT)

@@ -35,7 +35,7 @@ __all__ = ["ReservationFailures", "assemble"]
 
 
 def assemble(
-    view: Iterable[JobView],
+    views: Iterable[JobView],
     nodes: Mapping[str, KubeNode],
     foreign: Iterable[ForeignPod],
     now_s: float,
@@ -53,7 +53,7 @@ def assemble(
     used = {name: [0] * len(NOTHING) for name in nodes}
     floor = {name: [0] * len(NOTHING) for name in nodes}
     jobs: dict[str, core.Job] = {}
-    for each in view:
+    for each in views:
         if each.job is not None:
             jobs[each.job.key] = each.job
         for name, amount in each.other_usage.items():

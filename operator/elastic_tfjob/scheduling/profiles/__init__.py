@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from elastic_tfjob.api.scenario import wrong_places
-from elastic_tfjob.api.words import did_you_mean
+from elastic_tfjob.api.words import did_you_mean, error_in_words
 from elastic_tfjob.scheduling.core import ProfileParameters
 from elastic_tfjob.scheduling.installed_profiles import InstalledProfiles, load_installed_profiles
 from elastic_tfjob.scheduling.profile import Profile
@@ -145,4 +145,4 @@ def _check_parts(profile: Profile) -> None:
 def _broken(name: str, error: Exception) -> ValueError:
     package = installed_profiles().packages.get(name)
     of = f" of package {package}" if package else ""
-    return ValueError(f"profile {name}{of} fails: {type(error).__name__}: {error}")
+    return ValueError(f"profile {name}{of} fails: {error_in_words(error)}")
