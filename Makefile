@@ -10,7 +10,7 @@ UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
 RUN = PYTHONPATH=tests $(UV) run --frozen --quiet
 
 # Also what is marked `thorough` (pyproject.toml).
-ALL = -m 'not kueue and not linters and not people and not trainer'
+ALL = -m 'not karpenter and not kueue and not linters and not people and not trainer'
 
 # Tests start hundreds of Pythons. Where the environment has nothing written down, each would compile all that it imports
 # (TensorFlow: 13 s instead of 4).
@@ -44,6 +44,11 @@ test-page: .venv ## test the live page in Chromium, also with axe (needs chromiu
 test-kueue: .venv ## test jobs that a real Kueue admits, evicts and resumes
 	@$(RUN) python -m harness.binaries kube kwok kueue >/dev/null
 	$(RUN) pytest tests/integration/test_kueue.py -m kueue $(PYTEST)
+
+.PHONY: test-karpenter
+test-karpenter: .venv ## test jobs for which a real Karpenter adds and removes nodes
+	@$(RUN) python -m harness.binaries kube kwok karpenter >/dev/null
+	$(RUN) pytest tests/integration/test_karpenter.py -m karpenter $(PYTEST)
 
 .PHONY: test-trainer
 test-trainer: .venv ## test TrainJobs of a real Kubeflow Trainer v2 that run as TFJobs

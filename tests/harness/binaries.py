@@ -66,6 +66,7 @@ PROGRAMS = {
         f" -X {_HELM}/pkg/lint/rules.k8sVersionMinor=34",
     ),
     "training-operator": Program("github.com/kubeflow/training-operator/cmd/training-operator.v1", "110 s"),
+    "karpenter": Program("sigs.k8s.io/karpenter/kwok", "2-5 min"),
     "kueue": Program("sigs.k8s.io/kueue/cmd/kueue", "5-20 min"),
     "jobset": Program("sigs.k8s.io/jobset", "2-6 min", folder="trainer"),
     "trainer-controller-manager": Program(

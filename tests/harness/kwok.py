@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import yaml
@@ -48,9 +48,9 @@ def pod_template(cpu: str = "1") -> Object:
     }
 
 
-@contextlib.asynccontextmanager
-async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu: int = 64) -> AsyncIterator[int]:
-    """`count` Ready nodes of `cpu` cores with no limit on pods while the block runs; yields the pid of kwok."""
+@contextlib.contextmanager
+def kubelets(kubeconfig: Path, directory: Path, selector: str = "type=kwok") -> Iterator[Process]:
+    """KWOK as the kubelets of the nodes with these labels, while the block runs."""
     module = binaries.module_dir("kwok", "sigs.k8s.io/kwok")
     stages = [yaml.safe_load((module / f"kustomize/stage/{name}.yaml").read_text()) for name in _STAGES]
     config = directory / "kwok.yaml"
@@ -60,7 +60,7 @@ async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu:
             binaries.path("kwok"),
             f"--config={config}",
             f"--kubeconfig={kubeconfig}",
-            "--manage-nodes-with-label-selector=type=kwok",
+            f"--manage-nodes-with-label-selector={selector}",
             # Heartbeats of a hundred idle nodes should not weigh on what is measured.
             "--node-lease-duration-seconds=200",
             "--server-address=",
@@ -69,14 +69,21 @@ async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu:
         directory / "kwok.log",
     )
     try:
+        yield process
+    finally:
+        process.stop()
+
+
+@contextlib.asynccontextmanager
+async def nodes(api: Api, kubeconfig: Path, directory: Path, count: int, *, cpu: int = 64) -> AsyncIterator[int]:
+    """`count` Ready nodes of `cpu` cores with no limit on pods while the block runs; yields the pid of kwok."""
+    with kubelets(kubeconfig, directory) as process:
         await asyncio.gather(*(api.create(NODES, _node(i, cpu)) for i in range(count)))
         try:
             await asyncio.wait_for(_all_ready(api, count), READY_S)
         except TimeoutError:
             raise CommandFailed(f"KWOK: no {count} nodes Ready in {READY_S:.0f} s:\n{process.tail()}") from None
         yield process.pid
-    finally:
-        process.stop()
 
 
 def _node(index: int, cpu: int) -> Object:

@@ -52,11 +52,11 @@ def state_of(found: Object) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def operator_with_its_rights(
-    plane: ControlPlane, folder: Path, **environment: str
+    plane: ControlPlane, folder: Path, *more: str, **environment: str
 ) -> AsyncIterator[operators.Operator]:
     """Our operator as its manifests run it: with its ConfigMap, and no more rights than they give."""
     identity = await asyncio.to_thread(operators.service_account, "ours", plane.kubeconfig)
-    arguments = [f"--config-map={HOME}/{NAME}"]
+    arguments = [f"--config-map={HOME}/{NAME}", *more]
     options: dict[str, Any] = {"arguments": arguments, "identity": identity, "environment": environment}
     async with running("ours", plane.kubeconfig, folder, **options) as operator:
         yield operator

@@ -21,6 +21,7 @@ from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.decision import Observed, ReconcileSettings, Timeouts
 from elastic_tfjob.controller.job.progress import NUMBERS_S
 from elastic_tfjob.controller.jobset import JobSets
+from elastic_tfjob.controller.kube.autoscaler import AutoscalerDiscovery
 from elastic_tfjob.controller.kube.client import ApiClient, in_cluster, load_configuration
 from elastic_tfjob.controller.kube.configuration import LearnedHistory, LiveConfiguration
 from elastic_tfjob.controller.kube.events import EventRecorder
@@ -34,7 +35,7 @@ from elastic_tfjob.controller.kube.startup import PriorityClasses, find_rivals, 
 from elastic_tfjob.controller.kube.supervise import Supervisor, collect_less, serve_probes, watch_loop
 from elastic_tfjob.controller.model.cluster import ConfigMap, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
-from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.query.gate import Auth, gate_of
@@ -52,6 +53,7 @@ AnyInformer = (
     | Informer[Service]
     | Informer[PodGroup]
     | Informer[DisruptionBudget]
+    | Informer[NodeOrder]
     | Informer[ConfigMap]
 )
 
@@ -170,6 +172,7 @@ class Operator:
             # A job that makes progress is reconciled at intervals, only to store its training metrics.
             progressed=partial(self._look_at, after_s=NUMBERS_S),
         )
+        self._autoscaler = AutoscalerDiscovery(api)
         self._memory = LearnedHistory(fenced if options.config_map else None, options.config_map.rpartition("/")[0])
         self._scheduler = Scheduler(
             fenced,
@@ -185,6 +188,8 @@ class Operator:
             experience=options.experience,
             barred=lambda: self._executor.refused_pods.jobs,
             profile_failing=self._live.profile_failing,
+            orders=lambda: self._caches.orders if self._caches.orders is not None else (),
+            autoscaled=lambda: self._autoscaler.present,
         )
         self._executor = Executor(fenced, self._caches, self._recorder, gang_scheduler=options.gang_scheduler)
         self._reconciler = Reconciler(
@@ -233,7 +238,15 @@ class Operator:
     def _informers(self) -> list[AnyInformer]:
         caches = self._caches
         found: list[AnyInformer | None]
-        found = [caches.jobs, caches.pods, caches.services, caches.pod_groups, caches.budgets, self._live.informer]
+        found = [
+            caches.jobs,
+            caches.pods,
+            caches.services,
+            caches.pod_groups,
+            caches.budgets,
+            caches.orders,
+            self._live.informer,
+        ]
         return [informer for informer in found if informer is not None]
 
     @property
@@ -379,6 +392,7 @@ class Operator:
         workers.append(self._keep("memory", self._memory.keep))
         if self._jobsets is not None:
             workers.append(self._keep("run-jobsets", self._jobsets.run))
+        workers.append(self._keep("autoscaler", self._autoscaler.run))
         workers.append(self._keep("budgets", self._look_once_budgets_are_known))
         workers.append(self._keep("scheduler", lambda: self._scheduler.run(self._goes_on)))
         forever: Coroutine[Any, Any, object] = election.keep() if election else asyncio.Event().wait()
@@ -411,7 +425,8 @@ class Operator:
 
     def _observe(self, job: TFJob, now: datetime) -> Observed:
         """The current observation of a job, from the caches."""
-        key, groups, budgets = job.key, self._caches.pod_groups, self._caches.budgets
+        key, groups = job.key, self._caches.pod_groups
+        budgets, orders = self._caches.budgets, self._caches.orders
         return Observed(
             job=job,
             now=now,
@@ -419,6 +434,7 @@ class Operator:
             services=self._caches.services.of_job(key),
             pod_group=groups.one(key) if groups is not None else None,
             budget=budgets.one(key) if budgets is not None else None,
+            orders=orders.of_job(key) if orders is not None else (),
             budget_known=budgets is not None and budgets.synced.is_set(),
             priorities=self._priorities.values,
             reports=self._reports.of_job(key),

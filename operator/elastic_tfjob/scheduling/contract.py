@@ -46,6 +46,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "the inference pool's demand",
         ),
         "history": Both("states of succeeded TFJobs, and a ConfigMap with those of deleted ones", "finished jobs"),
+        "ordering": Both("`autoscaling.order` of the ConfigMap", ""),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
@@ -140,6 +141,7 @@ VERBS: Final[Mapping[str, Both]] = {
     ),
     "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
+    "order nodes": Both("placeholder pods, for which an autoscaler adds nodes", ""),
     "borrow, return": Both(
         "taint and annotation of the node, before pods start there; jobs leave a recalled node, or are stopped",
         "the node changes its pool at once",

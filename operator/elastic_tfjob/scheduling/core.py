@@ -19,6 +19,7 @@ from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import Need, Order
 from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.steps.order_nodes import order_nodes
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
 from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
@@ -33,6 +34,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
        nodes.
     3. The profile's own steps, which take jobs by its Order and nodes by its Place.
     4. Sizes and repairs that had no room in 2, since the steps may have made some.
+    5. `order_nodes`, where an autoscaler may add nodes: for replicas that found no room.
 
     Raises what a step raises, and InvalidPlanError for a plan that cannot be carried out.
     """
@@ -49,6 +51,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     repair_late(round_)
     if round_.changes:
         validate(round_)
+    order_nodes(round_)
     return round_.plan()
 
 

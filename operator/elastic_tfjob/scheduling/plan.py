@@ -8,7 +8,7 @@ from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.forecasts import Forecasts, expected_rate
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
-from elastic_tfjob.scheduling.snapshot import Cpu, Memory, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.snapshot import Counts, Cpu, Memory, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["CAUSES", "STOPS", "STORED_CAUSES", "Cause", "cause_of"]
@@ -83,6 +83,8 @@ class Plan:
     looked at. `held_back`: why later jobs wait, which it did not look at. `kept`: why a job that a step wanted to stop
     or move keeps what it has. `queue` gives the jobs that waited when the round began, in order.
 
+    `orders`: the replicas per type for which a job asks an autoscaler for nodes.
+
     `memory` has the new memory of each job whose memory changed. It is stored with the job's change, if there is one:
     if that change cannot be carried out now, the memory does not change either.
     """
@@ -95,6 +97,7 @@ class Plan:
     queue: Callable[[], Iterable[str]] = field(default=tuple, compare=False, repr=False)
     kept: Mapping[str, Reason] = field(default_factory=dict)
     memory: Mapping[str, Memory] = field(default_factory=dict)
+    orders: Mapping[str, Counts] = field(default_factory=dict)
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -55,6 +55,8 @@ class Round:
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must have, but for which there is no room."""
         self.held_back = BEHIND
+        self.orders: dict[str, Counts] = {}
+        """The replicas for which jobs ask an autoscaler for nodes."""
         self._limit = ActionLimit(snapshot, rules.name)
         place = rules.place
         self.room = snapshot.index(("room", place.rank, place.totals_only), room_index(place.rank, place.totals_only))
@@ -375,6 +377,7 @@ class Round:
             _queue(self.snapshot, self.rules),
             self.kept,
             self._memory,
+            self.orders,
         )
 
 

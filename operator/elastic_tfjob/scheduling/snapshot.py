@@ -76,6 +76,19 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderRules:
+    """For which jobs an autoscaler is asked for nodes. `size`: what a job orders that has less, its declared size or
+    its smallest one. `jobs`, `pods`, `cpu_millicores`: the most that all orders are for; 0: no limit. `failed`: jobs
+    whose order was not filled in time, and is not tried again yet."""
+
+    size: Literal["declared", "smallest"] = "declared"
+    jobs: int = 0
+    pods: int = 0
+    cpu_millicores: int = 0
+    failed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaGroup:
     """One replica type of a job: the request of one replica, the declared count, and the bounds of the count."""
 
@@ -325,13 +338,14 @@ V = TypeVar("V", bound=SnapshotIndex)
 
 
 class Snapshot:
-    """The cluster at `now`. `seed` is the only randomness a policy may use.
+    """The cluster at `now`. `seed` is the only randomness a policy may use. `ordering`: how jobs order nodes from an
+    autoscaler; None: they do not.
 
     `pools`: the demand of other pools by name; by default it is derived from the states of their nodes. `history`: what
     finished jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`,
     too, and compare it."""
 
-    __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "pools", "seed")
+    __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "ordering", "pools", "seed")
 
     def __init__(
         self,
@@ -342,6 +356,7 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         *,
         history: History = NOTHING_LEARNED,
+        ordering: OrderRules | None = None,
     ) -> None:
         self.now = now
         self.nodes = nodes
@@ -349,6 +364,7 @@ class Snapshot:
         self.seed = seed
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self.history = history
+        self.ordering = ordering
         self._indexes: dict[Hashable, SnapshotIndex] = {}
 
     def evolve(
@@ -360,10 +376,11 @@ class Snapshot:
         nodes: Mapping[str, Node] | None = None,
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
+        ordering: OrderRules | None = None,
     ) -> "Snapshot":
         """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools` and
-        `history`, if given, replace the present ones. With `nodes` but without `pools`, the nodes' states determine the
-        pools' demand."""
+        `history`, if given, replace the present ones, and `ordering` always does. With `nodes` but without `pools`, the
+        nodes' states determine the pools' demand."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -374,9 +391,10 @@ class Snapshot:
             jobs[key] = job
         learned = self.history if history is None else history
         if nodes is None:
-            after = Snapshot(now, self.nodes, jobs, self.seed, self.pools if pools is None else pools, history=learned)
+            demand = self.pools if pools is None else pools
+            after = Snapshot(now, self.nodes, jobs, self.seed, demand, history=learned, ordering=ordering)
         else:
-            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned)
+            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned, ordering=ordering)
         indexes, self._indexes = self._indexes, {}
         for key_, index in indexes.items():
             for before, job_after in deltas:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import GRACE_S, Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
@@ -75,12 +75,12 @@ class RefusedPod:
 class Observed:
     """All inputs of a decision. Pods and services are those with the job's labels, whoever owns them. `reports` are the
     exporters' reports, by pod; `listened_s` is for how long exporters have been asked, in seconds. `budget_known`:
-    budgets can be read, so that a `budget` of None means that there is none. `refused` has the changes of CPU that the
-    API server refused: by pod (uid) and kind of change, the time before which they are not tried again. `forecast`
-    returns the last plan's forecast for the job, which costs time to compute; None: no plan knows the job.
-    `refused_pods` are the job's pods that the API server refuses to create, by name. `admission` has, by generation,
-    the API server's answer to a trial of its pods: its message, or empty if it admits them. `injection` is what the API
-    server was found to admit of the injected containers, after it refused a pod."""
+    budgets can be read, so that a `budget` of None means that there is none. `orders`: the job's placeholder pods.
+    `refused` has the changes of CPU that the API server refused: by pod (uid) and kind of change, the time before which
+    they are not tried again. `forecast` returns the last plan's forecast for the job, which costs time to compute;
+    None: no plan knows the job. `refused_pods` are the job's pods that the API server refuses to create, by name.
+    `admission` has, by generation, the API server's answer to a trial of its pods: its message, or empty if it admits
+    them. `injection` is what the API server was found to admit of the injected containers, after it refused a pod."""
 
     job: TFJob
     now: datetime
@@ -89,6 +89,7 @@ class Observed:
     pod_group: PodGroup | None = None
     budget: DisruptionBudget | None = None
     budget_known: bool = True
+    orders: tuple[NodeOrder, ...] = ()
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf
@@ -153,7 +154,7 @@ class DeletePod:
 class DeleteOwned:
     """Delete one of the job's other objects."""
 
-    kind: Literal["Service", "PodGroup", "PodDisruptionBudget"]
+    kind: Literal["Service", "PodGroup", "PodDisruptionBudget", "Order"]
     name: str
     uid: str
 

@@ -20,6 +20,7 @@ from elastic_tfjob.controller.model.quantities import has_pod_level_resources, q
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [
+    "SECURITY",
     "has_launcher",
     "inject",
     "injected",
@@ -52,7 +53,7 @@ _INSTALL: Final = ("runtime.install", _FOLDER)
 _CHECKPOINT_DIR: Final = "ELASTIC_TFJOB_CHECKPOINT_DIR"
 _JOB: Final = "ELASTIC_TFJOB_JOB"
 
-_SECURITY: Final[Mapping[str, Any]] = {
+SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
@@ -273,7 +274,7 @@ def _container(
         "command": _python(module),
         "volumeMounts": mounts,
         "resources": {kind: dict(amounts) for kind, amounts in resources.items()},
-        "securityContext": dict(_SECURITY),
+        "securityContext": dict(SECURITY),
     }
 
 

@@ -29,6 +29,7 @@ from elastic_tfjob.controller.job.decision import (
     TryPods,
 )
 from elastic_tfjob.controller.job.injection import injection_settled, why_not
+from elastic_tfjob.controller.job.node_orders import advance_orders
 from elastic_tfjob.controller.job.owned import delete_pod_group, gang_may_start, keep_budget
 from elastic_tfjob.controller.job.progress import NUMBERS_S, tells_numbers, with_numbers, with_outcome
 from elastic_tfjob.controller.job.replicas import advance_pods, advance_services, creation
@@ -211,6 +212,7 @@ def _run(ctx: ReconcileContext) -> Decision:
         return Decision(events=tuple(ctx.events))
     else:
         _advance(ctx)
+    advance_orders(ctx)
     keep_budget(ctx)
     status = ctx.status.to_dict()
     return Decision(

@@ -40,6 +40,7 @@ from elastic_tfjob.controller.job.decision import (
     TryPods,
     UpdatePodGroup,
 )
+from elastic_tfjob.controller.job.node_orders import ORDER
 from elastic_tfjob.controller.job.owned import BUDGET, group_version
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.kube import metrics
@@ -50,7 +51,7 @@ from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
 from elastic_tfjob.controller.kube.trials import Trials
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.model.job import TFJob, controller_uid
-from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.quota import excess
 from elastic_tfjob.controller.model.status import format_time
@@ -135,7 +136,10 @@ _REJECTED: Final[Mapping[Change, str]] = {
     "less": "CPU decrease rejected",
     "share": "CPU limit for sharing rejected",
 }
-_WORDS: Final = {"Pod": "pod", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
+_WORDS: Final = {"Pod": "pod", ORDER: "placeholder", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
+
+# The kinds that the API server has, where ours differ.
+_NAMES: Final = {ORDER: "Pod"}
 
 
 class Refusals:
@@ -189,8 +193,9 @@ class Executor:
         return {generation: answer} if time.monotonic() - at < _ADMITTED_S else {}
 
     async def carry_out(self, job: TFJob, decision: Decision) -> None:
-        """Create objects, store status and state, then delete and change objects.
+        """Delete placeholders, create objects, store status and state, then delete and change other objects.
 
+        Placeholders go first, because a quota counts them until they are gone, and nothing follows from them.
         Deletions come last, so that a crash never leaves a deleted pod without the status that explains it. The
         PodGroup is written first, and if that fails nothing else is created. Any other failed creation or deletion does
         not stop the remaining actions. A state that the API server rejects as invalid does not stop them either,
@@ -210,12 +215,17 @@ class Executor:
             return None
 
         made = [action for action in decision.actions if isinstance(action, (Create, UpdatePodGroup))]
-        others = [action for action in decision.actions if not isinstance(action, (Create, UpdatePodGroup, SaveState))]
+        cancelled = [action for action in decision.actions if isinstance(action, DeleteOwned) and action.kind == ORDER]
+        others = [
+            action
+            for action in decision.actions
+            if not isinstance(action, (Create, UpdatePodGroup, SaveState)) and action not in cancelled
+        ]
         groups = [action for action in made if isinstance(action, UpdatePodGroup) or action.kind == "PodGroup"]
-        failures = await asyncio.gather(*map(bounded, groups))
+        failures = await asyncio.gather(*map(bounded, (*cancelled, *groups)))
         # Pods are not created without an up-to-date PodGroup. scheduler-plugins binds a pod without regard to its gang
         # if the PodGroup does not exist, and it binds too few pods if the PodGroup still has a smaller size.
-        if not any(failures):
+        if not any(failures[len(cancelled) :]):
             failures += await asyncio.gather(*map(bounded, [action for action in made if action not in groups]))
         for event in decision.events:
             self._recorder.record(job, event)
@@ -308,14 +318,16 @@ class Executor:
                 if not _is_the_same(answer["metadata"], body["metadata"], job.uid):
                     raise error from None
                 self._informer(kind).seen(answer)
-            self._record(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
+            if kind != ORDER:  # the event NodesOrdered is about all of them
+                self._record(job, "Normal", f"SuccessfulCreate{kind}", f"Created {_WORDS[kind]}: {name}")
             _count(kind, "create", "ok")
             if kind == "Pod":
                 self.refused_pods.made(job.uid, name)
         except ApiError as error:
             _count(kind, "create", "failed")
             if not isinstance(error, Unavailable):
-                self._record(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
+                reason = "OrderRefused" if kind == ORDER else f"FailedCreate{kind}"
+                self._record(job, "Warning", reason, f"Error creating: {error.message}")
                 if kind == "Pod":
                     self.refused_pods.refused(job.uid, name, error.message)
             if action.trial is not None and isinstance(error, Invalid):
@@ -429,10 +441,11 @@ class Executor:
             return
         except ApiError as error:
             _count(kind, "delete", "failed")
-            self._record(job, "Warning", f"FailedDelete{kind}", f"Error deleting: {error.message}")
+            self._record(job, "Warning", f"FailedDelete{_NAMES.get(kind, kind)}", f"Error deleting: {error.message}")
             raise
         _count(kind, "delete", "ok")
-        self._record(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
+        if kind != ORDER:
+            self._record(job, "Normal", f"SuccessfulDelete{kind}", f"Deleted {_WORDS[kind]}: {name}")
         self._assume_terminating(job, kind, name, grace_s)
 
     def _assume_terminating(self, job: TFJob, kind: str, name: str, grace_s: int | None) -> None:
@@ -442,6 +455,10 @@ class Executor:
                     grace_s = pod.grace_s if grace_s is None else grace_s
                     ends_at = format_time(after(datetime.now(UTC), grace_s))
                     self._caches.pods.assume(replace(pod, terminating=True, grace_s=grace_s, ends_at=ends_at))
+        elif kind == ORDER and self._caches.orders is not None:
+            for order in self._caches.orders.of_job(job.key):
+                if order.name == name:
+                    self._caches.orders.assume(replace(order, terminating=True))
         elif kind == "Service":
             for service in self._caches.services.of_job(job.key):
                 if service.name == name:
@@ -477,11 +494,14 @@ class Executor:
 
     def _informer(
         self, kind: str
-    ) -> Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[DisruptionBudget]:
+    ) -> Informer[Pod] | Informer[Service] | Informer[PodGroup] | Informer[DisruptionBudget] | Informer[NodeOrder]:
         if kind == "Pod":
             return self._caches.pods
         if kind == "Service":
             return self._caches.services
+        if kind == ORDER:
+            assert self._caches.orders is not None
+            return self._caches.orders
         if kind == BUDGET:
             assert self._caches.budgets is not None
             return self._caches.budgets
@@ -491,7 +511,7 @@ class Executor:
     def _collection(self, job: TFJob, kind: str) -> str:
         groups = {BUDGET: "/apis/policy/v1", "PodGroup": f"/apis/{group_version(self._gang_scheduler)}"}
         root = groups.get(kind, "/api/v1")
-        return f"{root}/namespaces/{job.namespace}/{kind.lower()}s"
+        return f"{root}/namespaces/{job.namespace}/{_NAMES.get(kind, kind).lower()}s"
 
     def _record(self, job: TFJob, type_: str, reason: str, message: str) -> None:
         self._recorder.record(job, Event(type_, reason, message))

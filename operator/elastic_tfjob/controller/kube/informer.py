@@ -23,7 +23,7 @@ from elastic_tfjob.controller.kube.client import JSON, METADATA_ONLY, ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Expired, NotFound, TooLarge
 from elastic_tfjob.controller.kube.supervise import excerpt, trace
 from elastic_tfjob.controller.model.job import Key, TFJob
-from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, PodGroup, Service
+from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL, DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
 
 __all__ = ["Caches", "Informer", "jobs_path"]
@@ -346,6 +346,7 @@ class Caches:
     services: Informer[Service]
     pod_groups: Informer[PodGroup] | None = None
     budgets: Informer[DisruptionBudget] | None = None
+    orders: Informer[NodeOrder] | None = None
 
     def failed_pods(self) -> list[tuple[TFJob, Pod]]:
         """The failed pods, each with the job that owns it. May be called in a thread."""
@@ -396,5 +397,8 @@ class Caches:
                 settle,
                 selector=_SELECTOR,
                 metadata_only=True,
+            ),
+            orders=Informer(
+                api, f"/api/v1{place}/pods", NodeOrder.parse, settle, selector=ORDER_LABEL, touched=pods_touched
             ),
         )

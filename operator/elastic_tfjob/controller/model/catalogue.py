@@ -171,6 +171,19 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Warning", "TFJob", "A node with pods of the job does not answer. The message says what the job waits for."
     ),
     "NotScheduled": Meaning("Warning", "TFJob", "The scheduler skips the job for a while. The message says why."),
+    # Orders of nodes from an autoscaler
+    "NodesOrdered": Meaning(
+        "Normal", "TFJob", "The job asks an autoscaler for nodes by placeholder pods. The message has the replicas."
+    ),
+    "OrderRefused": Meaning(
+        "Warning", "TFJob", "The API server refuses a placeholder pod (a quota, a policy). The message has its words."
+    ),
+    "NodesNotComing": Meaning(
+        "Warning",
+        "TFJob",
+        "No node has come for a placeholder within `autoscaling.order.timeout_s`. The message says when the job asks "
+        "again, and why kube-scheduler finds no node.",
+    ),
     # Node loans
     "NodeLent": Meaning(
         "Normal", "Node", "The node is lent. Loanable jobs may run there, and pods of its pool may not."

@@ -12,12 +12,14 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.reading import MAX_TEXT, MAX_VALUE, MAX_WORD, Fields, cut, describe
 from elastic_tfjob.controller.model.affinity import constraints_of
 from elastic_tfjob.controller.model.job import Key, identity, readable
+from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL
 from elastic_tfjob.controller.model.quantities import allocatable, requests_of
 from elastic_tfjob.controller.model.status import moment_of
-from elastic_tfjob.scheduling.resources import Constraints, Resources, Taint
+from elastic_tfjob.scheduling.resources import NOTHING, Constraints, Resources, Taint
 
 __all__ = [
     "ACTIVE_AND_BOUND",
+    "AUTOSCALED_LABELS",
     "DRAINING_TAINTS",
     "LOANED_TAINT",
     "LOAN_ANNOTATION",
@@ -135,6 +137,15 @@ DRAINING_TAINTS: Final = (
 """Keys of taints on a node that will be removed: autoscalers and notices of termination set them, most without a
 cordon. Sources: karpenter `pkg/apis/v1/taints.go`, cluster-autoscaler `utils/taints/taints.go`,
 aws-node-termination-handler `pkg/node/node.go`, AKS `node-auto-drain`."""
+AUTOSCALED_LABELS: Final = frozenset(
+    {
+        "karpenter.sh/nodepool",
+        "eks.amazonaws.com/nodegroup",
+        "cloud.google.com/gke-nodepool",
+        "kubernetes.azure.com/agentpool",
+    }
+)
+"""Labels of nodes in groups that an autoscaler may change the size of."""
 # Controllers whose pods a node always has: DaemonSets, and the node itself for the kubelet's static pods.
 _STAY = frozenset({"DaemonSet", "Node"})
 
@@ -228,6 +239,12 @@ class OwnObject:
         return cls(api_version, kind, **identity(metadata))
 
 
+def _gives_way(metadata: Raw, spec: Raw) -> bool:
+    """Whether a pod is a placeholder, whose room is free: pods of jobs preempt it. Anybody may set the label, but the
+    priority makes it true."""
+    return ORDER_LABEL in (metadata.get("labels") or {}) and int(spec.get("priority") or 0) < 0
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignPod:
     """A pod that takes capacity on a node and belongs to no TFJob. `stays`: the node always has it (a daemon or a
@@ -246,13 +263,14 @@ class ForeignPod:
     def parse(cls, raw: Raw) -> "ForeignPod":
         """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
+        requests = requests_of(spec, raw.get("status") or {})
         return cls(
             namespace=sys.intern(metadata["namespace"]),
             name=metadata["name"],
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
             node=sys.intern(spec.get("nodeName") or ""),
-            requests=requests_of(spec, raw.get("status") or {}),
+            requests=NOTHING if _gives_way(metadata, spec) else requests,
             stays=any(o.get("controller") and o["kind"] in _STAY for o in metadata.get("ownerReferences") or ()),
         )
 

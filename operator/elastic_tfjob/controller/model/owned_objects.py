@@ -1,8 +1,11 @@
 """The objects other than pods that the operator creates for a TFJob, as far as decisions read them. Pure."""
 
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.reading import MAX_TEXT, cut
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
 from elastic_tfjob.controller.model.job import (
     Key,
@@ -76,6 +79,54 @@ class PodGroup:
     def spec(self) -> dict[str, Any]:
         """Returns the spec in the API's form."""
         return unpack(self.raw_spec)
+
+
+ORDER_LABEL: Final = f"{PREFIX}order-of"
+"""The job for which a placeholder pod asks an autoscaler for a node. Placeholders have no other label of a job: neither
+services nor budgets, nor people who look for a job's pods, select them."""
+ORDER_TYPE_LABEL: Final = f"{PREFIX}order-type"
+ORDER_PRIORITY_CLASS: Final = "elastic-tfjob-order"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """A placeholder pod, by which a job asks an autoscaler for a node. `node`: where it is bound; empty: nowhere yet.
+    `created`: RFC 3339. `why`: kube-scheduler's message while it is not bound."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    job: str
+    owner: str
+    replica_type: str
+    node: str
+    created: str
+    terminating: bool
+    why: str
+
+    @classmethod
+    @readable
+    def parse(cls, raw: Raw) -> "NodeOrder":
+        """Keeps what decisions read of a placeholder pod. Raises ValueError for an invalid object."""
+        metadata, status = raw["metadata"], raw.get("status") or {}
+        labels = metadata.get("labels") or {}
+        conditions = [each for each in status.get("conditions") or () if each.get("type") == "PodScheduled"]
+        return cls(
+            **identity(metadata),
+            job=labels.get(ORDER_LABEL, ""),
+            owner=controller_uid(metadata),
+            replica_type=short_word(labels.get(ORDER_TYPE_LABEL)),
+            node=sys.intern((raw.get("spec") or {}).get("nodeName") or ""),
+            created=short_word(metadata.get("creationTimestamp")),
+            terminating="deletionTimestamp" in metadata,
+            why=cut(str(conditions[0].get("message") or ""), MAX_TEXT) if conditions else "",
+        )
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name of the placeholder's job, by its label."""
+        return self.namespace, self.job
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,16 @@ from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
-from elastic_tfjob.controller.model.quantities import is_quantity, quantity
+from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
+from elastic_tfjob.scheduling.snapshot import OrderRules
 
 __all__ = [
     "FIXED",
     "AutoscalingSettings",
     "Configuration",
     "InjectedResources",
+    "OrderSettings",
     "PoolSettings",
     "QueryLimits",
     "RescaleLimits",
@@ -188,9 +190,37 @@ TaintKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_t
 PoolName = Annotated[str, AfterValidator(_pool_name)]
 
 
+class OrderSettings(_Model):
+    """How waiting jobs ask an autoscaler for nodes: by placeholder pods (docs/autoscaling.md)."""
+
+    when: Literal["auto", "always", "never"] = Field(
+        "auto", description="auto: if the cluster has the API of an autoscaler, or a node the label of one"
+    )
+    size: Literal["declared", "smallest"] = Field(
+        "declared", description="what a job that has less asks for: its declared size, or its smallest one"
+    )
+    jobs: int = Field(0, ge=0, le=100_000, description="most jobs that ask at the same time; 0: all")
+    pods: int = Field(200, ge=1, le=10_000, description="most placeholder pods of all jobs")
+    cpu: str = Field("0", description="most CPU that all placeholders request; 0: no limit")
+    timeout_s: Seconds = Field(
+        900.0, description="seconds that a placeholder waits for a node; then its job asks again after retry_s"
+    )
+    retry_s: Seconds = Field(300.0, description="seconds until a job asks again, doubling up to 1,800")
+
+    @field_validator("cpu")
+    @classmethod
+    def _quantity(cls, text: str) -> str:
+        return _amounts({"cpu": text})["cpu"]
+
+    def rules(self, failed: frozenset[str]) -> OrderRules:
+        """The rules of a round; `failed` as for OrderRules."""
+        return OrderRules(self.size, self.jobs, self.pods, millicores(self.cpu), failed)
+
+
 class AutoscalingSettings(_Model):
     """What a cluster whose nodes come and go does with them (docs/autoscaling.md)."""
 
+    order: OrderSettings = OrderSettings()
     draining: tuple[TaintKey, ...] = Field(
         (),
         max_length=32,

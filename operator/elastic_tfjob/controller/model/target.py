@@ -125,7 +125,8 @@ class Target:
     `generation` increases when `replicas` change, or a running replica has to move. `declared` are the spec's replicas
     from which the job's size follows: an edit of them takes effect once the job has that size. `cause` is the cause of
     the change, in one word, if the sizes do not imply it; an unknown word counts as none. `memory` is what the profile
-    remembers of the job (scheduling/snapshot.py); only the profile reads it. `expects` is the expected speed in steps
+    remembers of the job (scheduling/snapshot.py); only the profile reads it. `orders`: the replicas per type for which
+    the job asks an autoscaler for nodes. `expects` is the expected speed in steps
     per second; None: unknown. It is written together with other changes, and is no reason to write by itself.
     """
 
@@ -137,6 +138,7 @@ class Target:
     declared: Counts = field(default_factory=dict)
     cause: Cause | Literal[""] = ""
     memory: Memory = field(default_factory=dict)
+    orders: Counts = field(default_factory=dict)
     expects: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +170,7 @@ class Target:
         if self.expects is not None:
             written["expects"] = written_rate(self.expects) if _SLOWEST <= self.expects <= MAX_RATE else None
         written["uid"] = uid
-        for name in ("cause", "memory", "expects", "uid"):
+        for name in ("cause", "memory", "orders", "expects", "uid"):
             if not written[name]:
                 del written[name]
         return orjson.dumps(written).decode()
@@ -185,6 +187,7 @@ def _target(raw: Fields) -> Target:
         declared=read_counts(raw, "declared"),
         cause=_cause(raw),
         memory=readable(raw.any("memory")),
+        orders=read_counts(raw, "orders"),
         expects=Lenient()(read_rate, raw, "expects"),
     )
 

@@ -89,8 +89,27 @@ def decide(
         for key, target in targets.items()
         if target is not None
     }
-    fitting = {key: _fitting(target, candidates[key]) for key, target in remembering.items()}
+    ordering = _with_orders(plan, candidates, remembering, left_out)
+    fitting = {key: _fitting(target, candidates[key]) for key, target in ordering.items()}
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
+
+
+def _with_orders(
+    plan: Plan,
+    candidates: Mapping[str, JobView],
+    targets: Mapping[str, Target],
+    left_out: Callable[[str, Exception], None],
+) -> dict[str, Target]:
+    """The targets with the orders of the plan, and those of jobs of which only the orders change. A job between two
+    sizes keeps its orders."""
+    found = dict(targets)
+    for key, view in candidates.items():
+        if view.job is None or view.job.phase == "rescaling" or (known := found.get(key) or view.target) is None:
+            continue
+        orders = plan.orders.get(key, {})
+        if dict(known.orders) != dict(orders):
+            found[key] = replace(known, orders=dict(orders))
+    return found
 
 
 def _remembering(target: Target, view: JobView, memory: Memory | None) -> Target:
@@ -372,12 +391,9 @@ def _differs(wanted: Target, known: Target | None) -> bool:
     requires nothing of the job."""
     if known is None:
         return True
-    same = (wanted.generation, dict(wanted.replicas), dict(wanted.nodes), dict(wanted.cpu), dict(wanted.declared)) == (
-        known.generation,
-        dict(known.replicas),
-        dict(known.nodes),
-        dict(known.cpu),
-        dict(known.declared),
+    same = wanted.generation == known.generation and all(
+        dict(getattr(wanted, name)) == dict(getattr(known, name))
+        for name in ("replicas", "nodes", "cpu", "declared", "orders")
     )
     # Reasons are compared as texts: a fact, such as the bytes of free memory, may change although the text does not.
     new_reason = not wanted.replicas and str(wanted.reason) != str(known.reason)

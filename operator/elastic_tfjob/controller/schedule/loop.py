@@ -23,12 +23,14 @@ from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.supervise import excerpt, unending
-from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, AUTOSCALED_LABELS, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.owned_objects import NodeOrder
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
+from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
 from elastic_tfjob.controller.planning.round import (
     Described,
     ObservedJob,
@@ -50,7 +52,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.snapshot import OrderRules, Snapshot
 
 __all__ = ["Scheduler", "wait_for_next_round"]
 
@@ -103,6 +105,8 @@ class Scheduler:
         experience: str = "",
         barred: Callable[[], frozenset[str]] = frozenset,
         profile_failing: Callable[[str | None], None] = lambda _: None,
+        orders: Callable[[], Iterable[NodeOrder]] = tuple,
+        autoscaled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._jobs = jobs
         self._pods = pods
@@ -131,6 +135,11 @@ class Scheduler:
         self._entries: dict[Key, JobEntry] = {}
         self._manages_jobs = False
         self._failures = ReservationFailures()
+        self._unfilled = UnfilledOrders()
+        self._orders = orders
+        self._autoscaled = autoscaled
+        self._order_timer: asyncio.TimerHandle | None = None
+        self._recorder = recorder
         # Namespaces with a job that made planning fail, and until when (monotonic seconds) they are suspected.
         self._suspected: dict[str, float] = {}
         self._snapshot: Snapshot | None = None
@@ -195,6 +204,7 @@ class Scheduler:
         self._reset()
         self._failures.clear()
         self._health.reset()
+        self._unfilled.clear()
         self._wake.set()
 
     def _reset(self) -> None:
@@ -419,6 +429,30 @@ class Scheduler:
         )
         return {key: target for key, target in found if target is not None}
 
+    def _ordering(self, configuration: Configuration) -> OrderRules | None:
+        """How jobs order nodes; None: they do not. Notes the orders that no autoscaler has filled in time."""
+        settings = configuration.autoscaling.order
+        if settings.when == "never" or self._by_uid:  # an operator of one namespace sees a part of what is free
+            return None
+        if settings.when == "auto" and not (self._autoscaled() or self._has_autoscaled_node()):
+            return None
+        now_s, orders = time.time(), tuple(self._orders())
+        events = self._unfilled.follow(
+            orders, lambda key: self._jobs.one(key) is not None, now_s, settings.timeout_s, settings.retry_s
+        )
+        for key, event in events.items():
+            if (job := self._jobs.one(key)) is not None:
+                self._recorder.record(job, event)
+        if self._order_timer is not None:
+            self._order_timer.cancel()
+        after_s = self._unfilled.next_s(orders, now_s, settings.timeout_s)
+        wakes = asyncio.get_running_loop().call_later
+        self._order_timer = wakes(after_s + 0.1, self.wake) if after_s is not None else None
+        return settings.rules(self._unfilled.failed(now_s))
+
+    def _has_autoscaled_node(self) -> bool:
+        return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
+
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """The targets that the profile's plan changes. A job that was not in the last plan counts as changed. A job is
         doubtful if the last search had no time for it, or if it changed and is in a suspected namespace."""
@@ -427,6 +461,7 @@ class Scheduler:
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
+        ordering = self._ordering(configuration)
         epoch, now = self._epoch, time.monotonic()
         jobs = {
             f"{entry.key[0]}/{entry.key[1]}": (entry.key, entry.view)
@@ -449,6 +484,7 @@ class Scheduler:
                 previous=evolved,
                 history=self._memory.history,
                 cluster=cluster,
+                ordering=ordering,
             )
 
         planning = plan_with_fallback(

@@ -194,7 +194,7 @@ class TargetWriter:
             self._later(entry.key)
             return False
         if before is not None and (
-            not (before.replicas or target.replicas)
+            not (before.replicas or target.replicas or dict(before.orders) != dict(target.orders))
             or replace(before, reason=target.reason, memory=target.memory) == target
         ):
             if now - entry.reasoned_at_s < _REASON_S:

@@ -1,0 +1,102 @@
+"""Which jobs order nodes from an autoscaler, and for which replicas."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_tfjob.scheduling.core import schedule
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.snapshot import Job, Node, OrderRules, Snapshot
+from harness.effort import effort
+
+from .build import job, node, servers, workers
+
+
+def plan(nodes: list[Node], found: list[Job], *, profile: str = "fifo-backfill", **rules: Any) -> Plan:
+    ordering = OrderRules(**rules) if rules else None
+    given_ = Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in found}, ordering=ordering)
+    return schedule(given_, build(profile, parse_profile(profile, {})))
+
+
+def cpu_job(key: str, n: int, **more: Any) -> Job:
+    return job(key, workers(n, more.pop("low", n), more.pop("high", n), gpus=0, cpus=1), **more)
+
+
+def test_without_an_autoscaler_nothing_is_ordered() -> None:
+    assert plan([], [cpu_job("a", 3)]).orders == {}
+
+
+@pytest.mark.parametrize("profile", ["elastic", "kips", "fifo-backfill", "deadline", "las", "drf"])
+def test_jobs_without_any_node_order_their_declared_size(profile: str) -> None:
+    settings_ = {"lend": "none"} if profile == "elastic" else {}
+    found = Snapshot(100.0, {}, {k: cpu_job(k, 3) for k in ("a", "b")}, ordering=OrderRules(pods=200))
+    made = schedule(found, build(profile, parse_profile(profile, settings_)))
+    assert made.orders == {"a": {"Worker": 3}, "b": {"Worker": 3}}
+
+
+def test_what_fits_is_started_and_orders_nothing() -> None:
+    made = plan([node("n", cpus=4)], [cpu_job("a", 3), cpu_job("b", 3, at=1)], pods=200)
+    assert made.changes["a"].replicas == {"Worker": 3}
+    assert made.orders == {"b": {"Worker": 3}}
+
+
+def test_a_job_that_starts_small_orders_the_rest_of_its_declared_size() -> None:
+    small = job("a", workers(4, 1, 8, gpus=0, cpus=1), servers(1), on={"PS": ("n",), "Worker": ("n",)})
+    made = plan([node("n", cpus=2)], [small], pods=200)
+    assert made.orders == {"a": {"Worker": 3}}
+
+
+def test_growth_beyond_the_declared_size_orders_nothing() -> None:
+    large = job("a", workers(2, 1, 8, gpus=0, cpus=1), on={"Worker": ("n", "n")})
+    assert plan([node("n", cpus=2)], [large], pods=200, profile="kips").orders == {}
+
+
+def test_the_smallest_size_is_ordered_where_the_rules_say_so() -> None:
+    assert plan([], [job("a", workers(4, 2, 8, gpus=0, cpus=1))], size="smallest").orders == {"a": {"Worker": 2}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "ordered"),
+    [
+        ({"jobs": 1}, {"a"}),
+        ({"pods": 4}, {"a", "c"}),  # b needs 3 more, c 1
+        ({"cpu_millicores": 4000}, {"a", "c"}),
+        ({"pods": 2}, {"c"}),
+        ({"pods": 200, "failed": frozenset({"a"})}, {"b", "c"}),
+    ],
+)
+def test_orders_keep_to_their_limits_and_a_smaller_one_may_pass(rules: dict[str, Any], ordered: set[str]) -> None:
+    jobs = [cpu_job("a", 3), cpu_job("b", 3, at=1), cpu_job("c", 1, at=2)]
+    assert plan([], jobs, **rules).orders.keys() == ordered
+
+
+def test_jobs_that_have_nothing_come_first() -> None:
+    short = job("a", workers(4, 1, 4, gpus=0, cpus=1), on={"Worker": ("n",)})
+    made = plan([node("n", cpus=1)], [short, cpu_job("b", 2, at=50)], jobs=1)
+    assert made.orders == {"b": {"Worker": 2}}
+
+
+SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 4), st.booleans())
+
+
+@settings(max_examples=effort(40, 300), deadline=None)
+@given(st.lists(SIZES, max_size=6), st.lists(st.integers(1, 6), max_size=3))
+def test_orders_change_no_other_decision(sizes: list[tuple[int, int, int, bool]], cpus: list[int]) -> None:
+    nodes = [node(f"n{k}", cpus=n) for k, n in enumerate(cpus)]
+    jobs = []
+    for k, (n, low, more, runs) in enumerate(sizes):
+        least = max(1, n - low)
+        on = {"Worker": ("n0",) * least} if runs and nodes and least <= cpus[0] // 2 else None
+        jobs.append(job(f"j{k}", workers(n, least, n + more, gpus=0, cpus=1), at=float(k), on=on))
+    for profile in ("fifo-backfill", "kips", "drf"):
+        without, with_ = (plan(nodes, jobs, profile=profile, **rules) for rules in ({}, {"pods": 200}))
+        assert (without.changes, without.waiting, without.memory) == (with_.changes, with_.waiting, with_.memory)
+        for key, counts in with_.orders.items():
+            target = with_.changes.get(key)
+            held = target.replicas if target is not None else with_.snapshot.jobs[key].counts
+            total = {t: n + held.get(t, 0) for t, n in counts.items()}
+            declared = with_.snapshot.jobs[key].spec.declared
+            assert all(total[t] == declared[t] for t in total), "an order is what lacks of the declared size"
