@@ -46,7 +46,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "the inference pool's demand",
         ),
         "history": Both("states of succeeded TFJobs, and a ConfigMap with those of deleted ones", "finished jobs"),
-        "ordering": Both("`autoscaling.order` of the ConfigMap", ""),
+        "cluster_rules": Both("the ConfigMap", "the scenario"),
+    },
+    "ClusterRules": {
+        "orders": Both("`autoscaling.order` of the ConfigMap, if the cluster has an autoscaler", ""),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),

@@ -89,6 +89,17 @@ class OrderRules:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterRules:
+    """What the configuration allows jobs to do on this cluster, under each profile. `orders`: how jobs order nodes from
+    an autoscaler; None: they do not."""
+
+    orders: OrderRules | None = None
+
+
+NO_RULES: Final = ClusterRules()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaGroup:
     """One replica type of a job: the request of one replica, the declared count, and the bounds of the count."""
 
@@ -338,14 +349,13 @@ V = TypeVar("V", bound=SnapshotIndex)
 
 
 class Snapshot:
-    """The cluster at `now`. `seed` is the only randomness a policy may use. `ordering`: how jobs order nodes from an
-    autoscaler; None: they do not.
+    """The cluster at `now`. `seed` is the only randomness a policy may use. `cluster_rules`: what jobs may do here.
 
     `pools`: the demand of other pools by name; by default it is derived from the states of their nodes. `history`: what
     finished jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`,
     too, and compare it."""
 
-    __slots__ = ("_indexes", "history", "jobs", "nodes", "now", "ordering", "pools", "seed")
+    __slots__ = ("_indexes", "cluster_rules", "history", "jobs", "nodes", "now", "pools", "seed")
 
     def __init__(
         self,
@@ -356,7 +366,7 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         *,
         history: History = NOTHING_LEARNED,
-        ordering: OrderRules | None = None,
+        cluster_rules: ClusterRules = NO_RULES,
     ) -> None:
         self.now = now
         self.nodes = nodes
@@ -364,7 +374,7 @@ class Snapshot:
         self.seed = seed
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self.history = history
-        self.ordering = ordering
+        self.cluster_rules = cluster_rules
         self._indexes: dict[Hashable, SnapshotIndex] = {}
 
     def evolve(
@@ -376,11 +386,11 @@ class Snapshot:
         nodes: Mapping[str, Node] | None = None,
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
-        ordering: OrderRules | None = None,
+        cluster_rules: ClusterRules | None = None,
     ) -> "Snapshot":
-        """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools` and
-        `history`, if given, replace the present ones, and `ordering` always does. With `nodes` but without `pools`, the
-        nodes' states determine the pools' demand."""
+        """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools`,
+        `history` and `cluster_rules`, if given, replace the present ones. With `nodes` but without `pools`, the nodes'
+        states determine the pools' demand."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -390,11 +400,12 @@ class Snapshot:
             deltas.append((jobs.get(key), job))
             jobs[key] = job
         learned = self.history if history is None else history
+        rules = self.cluster_rules if cluster_rules is None else cluster_rules
         if nodes is None:
             demand = self.pools if pools is None else pools
-            after = Snapshot(now, self.nodes, jobs, self.seed, demand, history=learned, ordering=ordering)
+            after = Snapshot(now, self.nodes, jobs, self.seed, demand, history=learned, cluster_rules=rules)
         else:
-            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned, ordering=ordering)
+            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned, cluster_rules=rules)
         indexes, self._indexes = self._indexes, {}
         for key_, index in indexes.items():
             for before, job_after in deltas:

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.snapshot import Job, Node, OrderRules, Snapshot
+from elastic_tfjob.scheduling.snapshot import ClusterRules, Job, Node, OrderRules, Snapshot
 from harness.effort import effort
 
 from .build import job, node, servers, workers
 
 
 def plan(nodes: list[Node], found: list[Job], *, profile: str = "fifo-backfill", **rules: Any) -> Plan:
-    ordering = OrderRules(**rules) if rules else None
-    given_ = Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in found}, ordering=ordering)
+    ordering = ClusterRules(OrderRules(**rules) if rules else None)
+    given_ = Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in found}, cluster_rules=ordering)
     return schedule(given_, build(profile, parse_profile(profile, {})))
 
 
@@ -32,7 +32,9 @@ def test_without_an_autoscaler_nothing_is_ordered() -> None:
 @pytest.mark.parametrize("profile", ["elastic", "kips", "fifo-backfill", "deadline", "las", "drf"])
 def test_jobs_without_any_node_order_their_declared_size(profile: str) -> None:
     settings_ = {"lend": "none"} if profile == "elastic" else {}
-    found = Snapshot(100.0, {}, {k: cpu_job(k, 3) for k in ("a", "b")}, ordering=OrderRules(pods=200))
+    found = Snapshot(
+        100.0, {}, {k: cpu_job(k, 3) for k in ("a", "b")}, cluster_rules=ClusterRules(OrderRules(pods=200))
+    )
     made = schedule(found, build(profile, parse_profile(profile, settings_)))
     assert made.orders == {"a": {"Worker": 3}, "b": {"Worker": 3}}
 

@@ -26,7 +26,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profile_errors import blamed_on
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.snapshot import OrderRules, Snapshot
+from elastic_tfjob.scheduling.snapshot import NO_RULES, ClusterRules, Snapshot
 from elastic_tfjob.speed.history import History
 
 __all__ = ["ReservationFailures", "assemble"]
@@ -43,7 +43,7 @@ def assemble(
     *,
     history: History = core.NOTHING_LEARNED,
     lending: Lending = NO_LENDING,
-    ordering: OrderRules | None = None,
+    cluster_rules: ClusterRules = NO_RULES,
 ) -> core.Snapshot:
     """All jobs and nodes as a Snapshot, with only the differences applied to the `previous` one.
 
@@ -77,7 +77,7 @@ def assemble(
                 name, capacity, left, standing.pool, labels, taints, standing.accelerator_speed, standing.loan
             )
     if previous is None:
-        return core.Snapshot(now_s, free, jobs, pools=lending.pools, history=history, ordering=ordering)
+        return core.Snapshot(now_s, free, jobs, pools=lending.pools, history=history, cluster_rules=cluster_rules)
     return previous.evolve(
         now_s,
         changed=[job for key, job in jobs.items() if previous.jobs.get(key) != job],
@@ -85,7 +85,7 @@ def assemble(
         nodes=None if free == previous.nodes else free,
         pools=lending.pools,
         history=history,
-        ordering=ordering,
+        cluster_rules=cluster_rules,
     )
 
 
@@ -183,14 +183,21 @@ def plan_round(
     previous: Snapshot | None,
     history: History,
     cluster: LendingInput | None = None,
-    ordering: OrderRules | None = None,
+    cluster_rules: ClusterRules = NO_RULES,
 ) -> PlannedRound:
     """The profile's plan and targets for these jobs, given by their names in the Snapshot. `cluster`: the input of
-    lending; None: no node is part of it. `ordering`: how jobs order nodes; None: they do not. Raises ProfileError."""
+    lending; None: no node is part of it. `cluster_rules`: what jobs may do here. Raises ProfileError."""
     lent = NO_LENDING if cluster is None else lending(cluster, now_s)
     with blamed_on(profile.name):  # the profile's order sorts changed jobs here
         snapshot = assemble(
-            candidates.values(), nodes, foreign, now_s, previous, history=history, lending=lent, ordering=ordering
+            candidates.values(),
+            nodes,
+            foreign,
+            now_s,
+            previous,
+            history=history,
+            lending=lent,
+            cluster_rules=cluster_rules,
         )
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}

@@ -89,8 +89,8 @@ def decide(
         for key, target in targets.items()
         if target is not None
     }
-    ordering = _with_orders(plan, candidates, remembering, left_out)
-    fitting = {key: _fitting(target, candidates[key]) for key, target in ordering.items()}
+    ordered = _with_orders(plan, candidates, remembering, left_out)
+    fitting = {key: _fitting(target, candidates[key]) for key, target in ordered.items()}
     return {key: target for key, target in fitting.items() if _differs(target, candidates[key].target)}
 
 

@@ -52,7 +52,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import OrderRules, Snapshot
+from elastic_tfjob.scheduling.snapshot import ClusterRules, OrderRules, Snapshot
 
 __all__ = ["Scheduler", "wait_for_next_round"]
 
@@ -461,7 +461,7 @@ class Scheduler:
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
-        ordering = self._ordering(configuration)
+        cluster_rules = ClusterRules(orders=self._ordering(configuration))
         epoch, now = self._epoch, time.monotonic()
         jobs = {
             f"{entry.key[0]}/{entry.key[1]}": (entry.key, entry.view)
@@ -484,7 +484,7 @@ class Scheduler:
                 previous=evolved,
                 history=self._memory.history,
                 cluster=cluster,
-                ordering=ordering,
+                cluster_rules=cluster_rules,
             )
 
         planning = plan_with_fallback(

@@ -18,7 +18,7 @@ def order_nodes(round_: Round) -> None:
     profile's order, up to the limits of the rules. What still fits on the present nodes is not ordered, and is set
     aside for that job: a later round starts it there. A job whose order exceeds a limit is passed over, since a smaller
     one may fit within it."""
-    rules, place = round_.snapshot.ordering, round_.rules.place
+    rules, place = round_.snapshot.cluster_rules.orders, round_.rules.place
     if rules is None or place.totals_only:
         return
     mark = round_.room.mark()
