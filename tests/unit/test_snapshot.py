@@ -546,6 +546,17 @@ def test_a_taint_of_an_autoscaler_or_of_a_notice_cordons_its_node(key: str, effe
     assert (gone.usable, gone.cordoned) == (False, False)
 
 
+def test_a_deleted_node_that_a_finalizer_keeps_is_drained() -> None:
+    """Its pods still run: Karpenter deletes a node first, and evicts them then."""
+    raw = raw_node("n1", "4")
+    raw["metadata"] |= {"deletionTimestamp": "2026-11-29T00:00:00Z", "finalizers": ["karpenter.sh/termination"]}
+    found = KubeNode.parse(raw)
+    assert (found.usable, found.cordoned, found.draining) == (False, True, "deletionTimestamp")
+    assert found.with_draining([]) == found
+    raw["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
+    assert KubeNode.parse(raw).draining == "karpenter.sh/disrupted"
+
+
 @pytest.mark.parametrize(
     "taint",
     [

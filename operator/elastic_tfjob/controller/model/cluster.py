@@ -152,9 +152,9 @@ _STAY = frozenset({"DaemonSet", "Node"})
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node. `ready`: it exists and its pods run. `unschedulable`: `kubectl cordon`. `draining`: key of the taint
-    which says that the node will be removed; empty: none. `pool` is the admin's label; `loan` and `tainted` are the
-    operator's annotation and taint for a loan."""
+    """A node. `ready`: its pods run. `unschedulable`: `kubectl cordon`. `draining`: key of the taint which says that
+    the node will be removed, or `deletionTimestamp`; empty: none. `deleted`: only a finalizer keeps it. `pool` is the
+    admin's label; `loan` and `tainted` are the operator's annotation and taint for a loan."""
 
     name: str
     uid: str
@@ -165,6 +165,7 @@ class KubeNode:
     ready: bool
     unschedulable: bool = False
     draining: str = ""
+    deleted: bool = False
     namespace: str = ""
     pool: str = ""
     loan: NodeLoan | None = None
@@ -176,9 +177,9 @@ class KubeNode:
         """Keeps what decisions read of a node in the API's form. Raises ValueError for an invalid one."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
-        ready = ready and "deletionTimestamp" not in metadata
         labels = dict(metadata.get("labels") or {})
         taints = tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ())
+        deleted = "deletionTimestamp" in metadata
         return cls(
             name=sys.intern(metadata["name"]),
             uid=metadata["uid"],
@@ -188,7 +189,8 @@ class KubeNode:
             taints=taints,
             ready=ready,
             unschedulable=bool(spec.get("unschedulable")),
-            draining=_draining(taints, DRAINING_TAINTS),
+            draining=_draining(taints, DRAINING_TAINTS, deleted=deleted),
+            deleted=deleted,
             pool=labels.get(POOL_LABEL, ""),
             loan=NodeLoan.of(metadata.get("annotations") or {}),
             tainted=tainted(taints),
@@ -211,13 +213,15 @@ class KubeNode:
 
     def with_draining(self, more: Collection[str]) -> "KubeNode":
         """The node if taints with these keys drain it, too."""
-        found = _draining(self.taints, (*DRAINING_TAINTS, *more))
+        found = _draining(self.taints, (*DRAINING_TAINTS, *more), deleted=self.deleted)
         return self if found == self.draining else replace(self, draining=found)
 
 
-def _draining(taints: Iterable[Taint], keys: Collection[str]) -> str:
-    """The first key of a taint that drains a node; empty: none. One that only prefers other nodes does not."""
-    return next((taint.key for taint in taints if taint.key in keys and taint.effect != "PreferNoSchedule"), "")
+def _draining(taints: Iterable[Taint], keys: Collection[str], *, deleted: bool) -> str:
+    """The first key of a taint that drains a node; empty: none. One that only prefers other nodes does not. A deleted
+    node is still there only because a finalizer drains it, as Karpenter's does."""
+    found = (taint.key for taint in taints if taint.key in keys and taint.effect != "PreferNoSchedule")
+    return next(found, "deletionTimestamp" if deleted else "")
 
 
 @dataclass(frozen=True, slots=True)
