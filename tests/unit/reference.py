@@ -25,7 +25,11 @@ from elastic_tfjob.api.reading import MAX_DURATION_S
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.model import catalogue, reports
 from elastic_tfjob.controller.model.settings import (
+    AutoscalingSettings,
+    CompactSettings,
     Configuration,
+    InjectedResources,
+    OrderSettings,
     PoolSettings,
     QueryLimits,
     RescaleLimits,
@@ -83,7 +87,11 @@ def configuration() -> str:
         "`rescale`": RescaleLimits,
         "`status`": StatusPolling,
         "`query`": QueryLimits,
+        "`injected`": InjectedResources,
         "`pools`, each ([loans](../loans.md))": PoolSettings,
+        "`autoscaling` ([clusters with an autoscaler](../autoscaling.md))": AutoscalingSettings,
+        "`autoscaling.order`": OrderSettings,
+        "`autoscaling.compact`": CompactSettings,
     }
     for title, model in models.items():
         parts += [f"## {title}", fields(model)]

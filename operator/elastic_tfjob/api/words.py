@@ -136,6 +136,7 @@ ReasonCode = Literal[
     "later-deadline",
     "learned",
     "leaves-node",
+    "leaves-to-autoscaler",
     "less-room",
     "lost",
     "makes-room",

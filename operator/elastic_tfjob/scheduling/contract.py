@@ -50,6 +50,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
     },
     "ClusterRules": {
         "orders": Both("`autoscaling.order` of the ConfigMap, if the cluster has an autoscaler", ""),
+        "compaction": Both("`autoscaling.compact` of the ConfigMap", ""),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
@@ -62,6 +63,13 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "accelerator_speed of the node's pool in the ConfigMap; 1 without a pool",
             "the cluster of the scenario",
         ),
+        "autoscaled": Both(
+            "a label that `autoscaling.compact.nodes` names, no pod of others but of DaemonSets, and no annotation "
+            "that forbids its removal",
+            "",
+        ),
+        "price": Both("", ""),
+        "given_up": Both("in memory, from the last plans", "from the last plans"),
         "loan": Both(
             "annotation loan, taint loaned, and the pods on the node",
             "the inference pool's demand, and the plan's loans",
@@ -144,6 +152,7 @@ VERBS: Final[Mapping[str, Both]] = {
     ),
     "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
+    "give up": Both("replicas beyond the declared size go, others move; then an autoscaler removes the node", ""),
     "order nodes": Both("placeholder pods, for which an autoscaler adds nodes", ""),
     "borrow, return": Both(
         "taint and annotation of the node, before pods start there; jobs leave a recalled node, or are stopped",

@@ -19,6 +19,7 @@ from elastic_tfjob.scheduling.profile import Profile, Step
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import Need, Order
 from elastic_tfjob.scheduling.snapshot import Snapshot
+from elastic_tfjob.scheduling.steps.compact import give_up_node
 from elastic_tfjob.scheduling.steps.order_nodes import order_nodes
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
 from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
@@ -31,7 +32,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
 
     1. `lend`, so that borrowed nodes count at once and returned nodes no longer do.
     2. `resize_as_requested` and `repair`, the same for every profile: sizes that a person asks for, replicas of lost
-       nodes.
+       nodes. Then `give_up_node`, where an autoscaler removes nodes: replicas leave one of them.
     3. The profile's own steps, which take jobs by its Order and nodes by its Place.
     4. Sizes and repairs that had no room in 2, since the steps may have made some.
     5. `order_nodes`, where an autoscaler may add nodes: for replicas that found no room.
@@ -43,6 +44,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
         profile.lend(round_)
     resize_as_requested(round_, snapshot.index("size requests", size_requests))
     repair(round_, snapshot.index("repair candidates", repair_candidates))
+    give_up_node(round_)
     for step in profile.steps:
         try:
             step(round_)

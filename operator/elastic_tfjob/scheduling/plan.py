@@ -24,6 +24,7 @@ Cause = Literal[
     "cpu",
     "migrate",
     "repair",
+    "compact",
     "asked",
     "preempt",
     "reclaim",
@@ -31,14 +32,15 @@ Cause = Literal[
 ]
 """`start`, or `resume` after a stop. `grow`, `shrink`, or `reshape`: more replicas of one type and fewer of another.
 `cpu`: a different CPU share in the same pods. `migrate`: other nodes. `repair`: replaced or fewer replicas, since nodes
-are lost, cordoned or returned to their pool. `asked`: the size that a person requests. For three causes all replicas
-are taken away: other jobs come first (`preempt`), a node is returned to its pool (`reclaim`), or another job would miss
-its deadline (`deadline`, which may also be why a job grows or shrinks)."""
+are lost, cordoned or returned to their pool. `compact`: replicas leave a node to an autoscaler. `asked`: the size that
+a person requests. For three causes all replicas are taken away: other jobs come first (`preempt`), a node is returned
+to its pool (`reclaim`), or another job would miss its deadline (`deadline`, which may also be why a job grows or
+shrinks)."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")
 """Why all replicas of a running job are taken away."""
-STORED_CAUSES: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "asked"})
+STORED_CAUSES: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "compact", "asked"})
 """Causes that do not follow from the sizes and must be passed on."""
 
 
@@ -83,7 +85,8 @@ class Plan:
     looked at. `held_back`: why later jobs wait, which it did not look at. `kept`: why a job that a step wanted to stop
     or move keeps what it has. `queue` gives the jobs that waited when the round began, in order.
 
-    `orders`: the replicas per type for which a job asks an autoscaler for nodes.
+    `orders`: the replicas per type for which a job asks an autoscaler for nodes. `given_up`: the nodes that jobs leave
+    to it. `lacks_room`: a job found no room for its declared size.
 
     `memory` has the new memory of each job whose memory changed. It is stored with the job's change, if there is one:
     if that change cannot be carried out now, the memory does not change either.
@@ -98,6 +101,8 @@ class Plan:
     kept: Mapping[str, Reason] = field(default_factory=dict)
     memory: Mapping[str, Memory] = field(default_factory=dict)
     orders: Mapping[str, Counts] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+    lacks_room: bool = False
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -354,6 +354,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "learned": _fixed("size chosen by the learned policy"),
     "less-room": lambda facts: f"no room for the declared {counts_in_words(facts.counts('declared'))}",
     "lost": _lost,
+    "leaves-to-autoscaler": lambda facts: f"leaves {facts.text('node')}, so that an autoscaler can remove it",
     "leaves-node": _fixed("leaves a node that is returned to its pool"),
     "makes-room": _makes_room,
     "marginal-gain": _fixed("this job gains most speed (marginal gain)"),

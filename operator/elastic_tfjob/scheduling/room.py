@@ -396,8 +396,8 @@ def room_index(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapaci
 
 
 def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
-    """Own and borrowed nodes, in the order of the Snapshot."""
-    return [node for node in nodes.values() if node.loan in ("own", "loaned")]
+    """Own and borrowed nodes that are not given up, in the order of the Snapshot."""
+    return [node for node in nodes.values() if node.loan in ("own", "loaned") and not node.given_up]
 
 
 def admitting(nodes: Sequence[Node], constraints: Constraints, loanable: bool) -> frozenset[int]:

@@ -57,6 +57,10 @@ class Round:
         self.held_back = BEHIND
         self.orders: dict[str, Counts] = {}
         """The replicas for which jobs ask an autoscaler for nodes."""
+        self.given_up = {node.name for node in snapshot.nodes.values() if node.given_up}
+        """The nodes that replicas leave to an autoscaler."""
+        self.lacks_room = False
+        """Whether a job found no room for its declared size, and does not only wait for an order to be tried again."""
         self._limit = ActionLimit(snapshot, rules.name)
         place = rules.place
         self.room = snapshot.index(("room", place.rank, place.totals_only), room_index(place.rank, place.totals_only))
@@ -232,6 +236,17 @@ class Round:
             if not self.set_size(job, counts, Reason("leaves-node"), "repair", leaves=frozenset(returned)):
                 self.requeue(job, Reason("node-returns"), "reclaim")
 
+    def set_given_up(self, names: Collection[str]) -> None:
+        """Let these nodes, and no others, be given up: no replica goes there from now on, and those there stay."""
+        changed = {
+            node.name: replace(node, given_up=node.name in names)
+            for node in self.nodes.values()
+            if node.given_up != (node.name in names)
+        }
+        self.given_up = set(names)
+        if changed:
+            self._set_nodes(changed)
+
     def _set_nodes(self, changed: Mapping[str, Node]) -> None:
         self._forget_failed()
         self.nodes = {**self.nodes, **changed}
@@ -378,6 +393,8 @@ class Round:
             self.kept,
             self._memory,
             self.orders,
+            frozenset(self.given_up),
+            self.lacks_room,
         )
 
 

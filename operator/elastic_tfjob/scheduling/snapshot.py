@@ -55,7 +55,9 @@ def counts_of(placement: Placement) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`free` is what other pods leave of `capacity`; replicas of our jobs are not deducted from it."""
+    """`free` is what other pods leave of `capacity`; replicas of our jobs are not deducted from it. `autoscaled`: an
+    autoscaler removes it soon after the last replica has left. `price` per hour; 0: not known. `given_up`: its replicas
+    leave, and no others come, so that it is removed."""
 
     name: str
     capacity: Resources
@@ -65,6 +67,9 @@ class Node:
     taints: tuple[Taint, ...] = ()
     accelerator_speed: float = 1.0
     loan: LoanState = "own"
+    autoscaled: bool = False
+    price: float = 0.0
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,21 @@ class OrderRules:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionRules:
+    """How nodes are emptied for an autoscaler. `due`: one may be given up in this round. `headroom`: the number of
+    autoscaled nodes that are never given up."""
+
+    due: bool = False
+    headroom: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterRules:
     """What the configuration allows jobs to do on this cluster, under each profile. `orders`: how jobs order nodes from
-    an autoscaler; None: they do not."""
+    an autoscaler; None: they do not. `compaction`: how they leave nodes to it; None: they do not."""
 
     orders: OrderRules | None = None
+    compaction: CompactionRules | None = None
 
 
 NO_RULES: Final = ClusterRules()

@@ -326,8 +326,11 @@ class Executor:
         except ApiError as error:
             _count(kind, "create", "failed")
             if not isinstance(error, Unavailable):
-                reason = "OrderRefused" if kind == ORDER else f"FailedCreate{kind}"
-                self._record(job, "Warning", reason, f"Error creating: {error.message}")
+                if kind == ORDER:
+                    self._record(job, "Warning", "OrderRefused", f"Error creating: {error.message}")
+                    metrics.ORDERS_FAILED.labels("refused").inc()
+                else:
+                    self._record(job, "Warning", f"FailedCreate{kind}", f"Error creating: {error.message}")
                 if kind == "Pod":
                     self.refused_pods.refused(job.uid, name, error.message)
             if action.trial is not None and isinstance(error, Invalid):

@@ -13,6 +13,7 @@ from elastic_tfjob.controller.model.status import moment_of
 
 __all__ = [
     "API_REQUESTS",
+    "AUTOSCALED_NODES",
     "DEADLINES",
     "DEADLINE_JOBS",
     "DEADLINE_SLACK",
@@ -24,8 +25,12 @@ __all__ = [
     "LEADER",
     "LOOP_LAG",
     "NAMESPACE_LIMIT",
+    "NODES_GIVEN_UP",
     "NODE_LOANS",
     "NODE_RETURN_SECONDS",
+    "ORDERS_FAILED",
+    "ORDER_PODS",
+    "ORDER_SECONDS",
     "POD_OPERATIONS",
     "POOL_NODES",
     "POOL_PENDING",
@@ -179,6 +184,23 @@ NODE_RETURN_SECONDS: Final = Histogram(
     ("pool",),
     buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
 )
+ORDER_PODS: Final = Gauge(
+    "elastic_tfjob_order_pods", "Placeholder pods of jobs that order nodes: waiting for a node, or bound", ("state",)
+)
+ORDER_SECONDS: Final = Histogram(
+    "elastic_tfjob_order_seconds",
+    "Time from the creation of a placeholder pod until it is bound to a node",
+    buckets=(1, 5, 15, 30, 60, 120, 300, 600, 900, 1800),
+)
+ORDERS_FAILED: Final = Counter(
+    "elastic_tfjob_orders_failed", "Orders of nodes that failed: no node has come, or a pod was refused", ("reason",)
+)
+AUTOSCALED_NODES: Final = Gauge(
+    "elastic_tfjob_autoscaled_nodes",
+    "Nodes that an autoscaler removes once they are empty: used, given up by jobs, or draining",
+    ("state",),
+)
+NODES_GIVEN_UP: Final = Counter("elastic_tfjob_nodes_given_up", "Nodes that jobs have left to an autoscaler")
 STATUS_REQUESTS: Final = Counter("elastic_tfjob_status_requests", "Status polls of pods, by result", ("result",))
 TALLIES: Final = {
     "starts": Counter("elastic_tfjob_starts", "Job starts, first ones and those after a stop, by cause", ("cause",)),

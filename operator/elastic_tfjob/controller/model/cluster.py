@@ -146,6 +146,8 @@ AUTOSCALED_LABELS: Final = frozenset(
     }
 )
 """Labels of nodes in groups that an autoscaler may change the size of."""
+# Annotations by which a node asks autoscalers to keep it, and a pod to keep its node.
+_KEPT = ("karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/scale-down-disabled")
 # Controllers whose pods a node always has: DaemonSets, and the node itself for the kubelet's static pods.
 _STAY = frozenset({"DaemonSet", "Node"})
 
@@ -153,8 +155,9 @@ _STAY = frozenset({"DaemonSet", "Node"})
 @dataclass(frozen=True, slots=True)
 class KubeNode:
     """A node. `ready`: its pods run. `unschedulable`: `kubectl cordon`. `draining`: key of the taint which says that
-    the node will be removed, or `deletionTimestamp`; empty: none. `deleted`: only a finalizer keeps it. `pool` is the
-    admin's label; `loan` and `tainted` are the operator's annotation and taint for a loan."""
+    the node will be removed, or `deletionTimestamp`; empty: none. `deleted`: only a finalizer keeps it. `kept`: an
+    annotation forbids autoscalers to remove it. `pool` is the admin's label; `loan` and `tainted` are the operator's
+    annotation and taint for a loan."""
 
     name: str
     uid: str
@@ -166,6 +169,7 @@ class KubeNode:
     unschedulable: bool = False
     draining: str = ""
     deleted: bool = False
+    kept: bool = False
     namespace: str = ""
     pool: str = ""
     loan: NodeLoan | None = None
@@ -179,6 +183,7 @@ class KubeNode:
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
         labels = dict(metadata.get("labels") or {})
         taints = tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ())
+        annotations = metadata.get("annotations") or {}
         deleted = "deletionTimestamp" in metadata
         return cls(
             name=sys.intern(metadata["name"]),
@@ -191,8 +196,9 @@ class KubeNode:
             unschedulable=bool(spec.get("unschedulable")),
             draining=_draining(taints, DRAINING_TAINTS, deleted=deleted),
             deleted=deleted,
+            kept=any(annotations.get(name) == "true" for name in _KEPT),
             pool=labels.get(POOL_LABEL, ""),
-            loan=NodeLoan.of(metadata.get("annotations") or {}),
+            loan=NodeLoan.of(annotations),
             tainted=tainted(taints),
         )
 
@@ -243,6 +249,15 @@ class OwnObject:
         return cls(api_version, kind, **identity(metadata))
 
 
+def _forbids_eviction(metadata: Raw) -> bool:
+    """Whether a pod asks autoscalers not to evict it."""
+    annotations = metadata.get("annotations") or {}
+    return (
+        annotations.get("karpenter.sh/do-not-disrupt") == "true"
+        or annotations.get("cluster-autoscaler.kubernetes.io/safe-to-evict") == "false"
+    )
+
+
 def _gives_way(metadata: Raw, spec: Raw) -> bool:
     """Whether a pod is a placeholder, whose room is free: pods of jobs preempt it. Anybody may set the label, but the
     priority makes it true."""
@@ -252,7 +267,7 @@ def _gives_way(metadata: Raw, spec: Raw) -> bool:
 @dataclass(frozen=True, slots=True)
 class ForeignPod:
     """A pod that takes capacity on a node and belongs to no TFJob. `stays`: the node always has it (a daemon or a
-    static pod)."""
+    static pod). `holds_node`: no autoscaler removes its node; it evicts pods of Deployments."""
 
     namespace: str
     name: str
@@ -261,6 +276,7 @@ class ForeignPod:
     node: str
     requests: Resources
     stays: bool = False
+    holds_node: bool = False
 
     @classmethod
     @readable
@@ -268,14 +284,17 @@ class ForeignPod:
         """Keeps what decisions read of a pod in the API's form. Raises ValueError for an invalid one."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
         requests = requests_of(spec, raw.get("status") or {})
+        gives_way = _gives_way(metadata, spec)
+        kind = next((o["kind"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
         return cls(
             namespace=sys.intern(metadata["namespace"]),
             name=metadata["name"],
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
             node=sys.intern(spec.get("nodeName") or ""),
-            requests=NOTHING if _gives_way(metadata, spec) else requests,
-            stays=any(o.get("controller") and o["kind"] in _STAY for o in metadata.get("ownerReferences") or ()),
+            requests=NOTHING if gives_way else requests,
+            stays=kind in _STAY,
+            holds_node=not gives_way and kind not in _STAY and (kind != "ReplicaSet" or _forbids_eviction(metadata)),
         )
 
     @property

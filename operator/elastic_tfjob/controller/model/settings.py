@@ -31,6 +31,7 @@ from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
+from elastic_tfjob.scheduling.given_up import CompactionTimes
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 from elastic_tfjob.scheduling.snapshot import OrderRules
 
@@ -57,6 +58,7 @@ _ABOUT_LOANS: Final = {"lend": "none", "reclaim": "first"}
 _TAINT_KEY: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
 )
+_LABEL: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,316}(=[-A-Za-z0-9_.]{0,63})?")
 _FOUND_OBJECT: Final = re.compile(r" \(found an object of \d+ keys\)$")
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
@@ -217,10 +219,49 @@ class OrderSettings(_Model):
         return OrderRules(self.size, self.jobs, self.pods, millicores(self.cpu), failed)
 
 
+def _selector(text: str) -> str:
+    for part in filter(None, text.split(",")):
+        if not _LABEL.fullmatch(part.strip()):
+            raise ValueError(f"{describe(part)} is not a label; allowed: KEY or KEY=VALUE, separated by commas")
+    return text
+
+
+Selector = Annotated[str, Field(max_length=1000), AfterValidator(_selector)]
+
+
+class CompactSettings(_Model):
+    """How jobs leave nodes, so that an autoscaler removes them (docs/autoscaling.md)."""
+
+    nodes: Selector = Field(
+        "karpenter.sh/nodepool",
+        description="labels of the nodes that an autoscaler removes once they are empty: KEY or KEY=VALUE, separated "
+        "by commas; empty: jobs leave no node",
+    )
+    after_s: Seconds = Field(120.0, description="seconds for which no job lacks room before jobs leave a node")
+    every_s: Seconds = Field(30.0, description="seconds from one node to the next")
+    forget_s: Seconds = Field(
+        900.0, description="seconds after which jobs use such a node again if no autoscaler has removed it"
+    )
+    headroom: int = Field(0, ge=0, le=100_000, description="number of these nodes that jobs do not leave")
+
+    @property
+    def times(self) -> CompactionTimes:
+        """The times and the headroom."""
+        return CompactionTimes(self.after_s, self.every_s, self.forget_s, self.headroom)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is one that an autoscaler removes."""
+        parts = [part.strip().partition("=") for part in self.nodes.split(",") if part.strip()]
+        return bool(parts) and all(
+            key in labels and (not equals or labels[key] == value) for key, equals, value in parts
+        )
+
+
 class AutoscalingSettings(_Model):
     """What a cluster whose nodes come and go does with them (docs/autoscaling.md)."""
 
     order: OrderSettings = OrderSettings()
+    compact: CompactSettings = CompactSettings()
     draining: tuple[TaintKey, ...] = Field(
         (),
         max_length=32,

@@ -34,6 +34,17 @@ __all__ = ["ReservationFailures", "assemble"]
 # -- All jobs and nodes as one Snapshot --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class NodeMarks:
+    """Names of nodes: those that an autoscaler removes once they are empty, and those that jobs leave to it."""
+
+    autoscaled: frozenset[str] = frozenset()
+    given_up: frozenset[str] = frozenset()
+
+
+NO_MARKS: Final = NodeMarks()
+
+
 def assemble(
     views: Iterable[JobView],
     nodes: Mapping[str, KubeNode],
@@ -44,6 +55,7 @@ def assemble(
     history: History = core.NOTHING_LEARNED,
     lending: Lending = NO_LENDING,
     cluster_rules: ClusterRules = NO_RULES,
+    marks: NodeMarks = NO_MARKS,
 ) -> core.Snapshot:
     """All jobs and nodes as a Snapshot, with only the differences applied to the `previous` one.
 
@@ -70,7 +82,15 @@ def assemble(
         left = Resources(*map(min, capacity, map(max, left, floor[name]))).positive()
         labels = {**node.labels, NAME_FIELD: name}
         if (standing := lending.nodes.get(name)) is None:
-            free[name] = core.Node(name, capacity, left, labels=labels, taints=node.taints)
+            free[name] = core.Node(
+                name,
+                capacity,
+                left,
+                labels=labels,
+                taints=node.taints,
+                autoscaled=name in marks.autoscaled,
+                given_up=name in marks.given_up,
+            )
         else:  # the operator's own taint keeps away the pool's pods, not loanable jobs
             taints = tuple(without_loaned(node.taints))
             free[name] = core.Node(
@@ -184,9 +204,11 @@ def plan_round(
     history: History,
     cluster: LendingInput | None = None,
     cluster_rules: ClusterRules = NO_RULES,
+    marks: NodeMarks = NO_MARKS,
 ) -> PlannedRound:
     """The profile's plan and targets for these jobs, given by their names in the Snapshot. `cluster`: the input of
-    lending; None: no node is part of it. `cluster_rules`: what jobs may do here. Raises ProfileError."""
+    lending; None: no node is part of it. `cluster_rules`: what jobs may do here. `marks`: what an autoscaler does with
+    nodes. Raises ProfileError."""
     lent = NO_LENDING if cluster is None else lending(cluster, now_s)
     with blamed_on(profile.name):  # the profile's order sorts changed jobs here
         snapshot = assemble(
@@ -198,6 +220,7 @@ def plan_round(
             history=history,
             lending=lent,
             cluster_rules=cluster_rules,
+            marks=marks,
         )
     if lent.overdue:
         leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}

@@ -23,14 +23,13 @@ from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.reports import Reports
 from elastic_tfjob.controller.kube.supervise import excerpt, unending
-from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, AUTOSCALED_LABELS, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.job_view import JobView
-from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
 from elastic_tfjob.controller.planning.round import (
     Described,
     ObservedJob,
@@ -40,6 +39,7 @@ from elastic_tfjob.controller.planning.round import (
     plan_round,
 )
 from elastic_tfjob.controller.planning.targets import profile_failed, without_plan
+from elastic_tfjob.controller.schedule.autoscaling import Autoscaling
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
 from elastic_tfjob.controller.schedule.fallback_planning import plan_with_fallback
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
@@ -52,7 +52,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profile_errors import ProfileError
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import ClusterRules, OrderRules, Snapshot
+from elastic_tfjob.scheduling.snapshot import Snapshot
 
 __all__ = ["Scheduler", "wait_for_next_round"]
 
@@ -135,11 +135,9 @@ class Scheduler:
         self._entries: dict[Key, JobEntry] = {}
         self._manages_jobs = False
         self._failures = ReservationFailures()
-        self._unfilled = UnfilledOrders()
-        self._orders = orders
-        self._autoscaled = autoscaled
-        self._order_timer: asyncio.TimerHandle | None = None
-        self._recorder = recorder
+        self._autoscaling = Autoscaling(
+            jobs, self._nodes, recorder, orders=orders, present=autoscaled, partial=self._by_uid, wake=self.wake
+        )
         # Namespaces with a job that made planning fail, and until when (monotonic seconds) they are suspected.
         self._suspected: dict[str, float] = {}
         self._snapshot: Snapshot | None = None
@@ -204,7 +202,7 @@ class Scheduler:
         self._reset()
         self._failures.clear()
         self._health.reset()
-        self._unfilled.clear()
+        self._autoscaling.clear()
         self._wake.set()
 
     def _reset(self) -> None:
@@ -429,30 +427,6 @@ class Scheduler:
         )
         return {key: target for key, target in found if target is not None}
 
-    def _ordering(self, configuration: Configuration) -> OrderRules | None:
-        """How jobs order nodes; None: they do not. Notes the orders that no autoscaler has filled in time."""
-        settings = configuration.autoscaling.order
-        if settings.when == "never" or self._by_uid:  # an operator of one namespace sees a part of what is free
-            return None
-        if settings.when == "auto" and not (self._autoscaled() or self._has_autoscaled_node()):
-            return None
-        now_s, orders = time.time(), tuple(self._orders())
-        events = self._unfilled.follow(
-            orders, lambda key: self._jobs.one(key) is not None, now_s, settings.timeout_s, settings.retry_s
-        )
-        for key, event in events.items():
-            if (job := self._jobs.one(key)) is not None:
-                self._recorder.record(job, event)
-        if self._order_timer is not None:
-            self._order_timer.cancel()
-        after_s = self._unfilled.next_s(orders, now_s, settings.timeout_s)
-        wakes = asyncio.get_running_loop().call_later
-        self._order_timer = wakes(after_s + 0.1, self.wake) if after_s is not None else None
-        return settings.rules(self._unfilled.failed(now_s))
-
-    def _has_autoscaled_node(self) -> bool:
-        return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
-
     async def _plan(self, configuration: Configuration, changed: set[Key]) -> dict[Key, Target]:
         """The targets that the profile's plan changes. A job that was not in the last plan counts as changed. A job is
         doubtful if the last search had no time for it, or if it changed and is in a suspected namespace."""
@@ -461,7 +435,7 @@ class Scheduler:
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
-        cluster_rules = ClusterRules(orders=self._ordering(configuration))
+        cluster_rules, marks = self._autoscaling.begin(configuration, foreign)
         epoch, now = self._epoch, time.monotonic()
         jobs = {
             f"{entry.key[0]}/{entry.key[1]}": (entry.key, entry.view)
@@ -485,6 +459,7 @@ class Scheduler:
                 history=self._memory.history,
                 cluster=cluster,
                 cluster_rules=cluster_rules,
+                marks=marks,
             )
 
         planning = plan_with_fallback(
@@ -507,6 +482,7 @@ class Scheduler:
             self._wake.set()
         self._snapshot, self._plan_made = planned.snapshot, planned.plan
         self._loans.decided(cluster, planned.lent, planned.plan.loans)
+        self._autoscaling.decided(planned.plan)
         failed |= {jobs[name][0]: error for name, error in planned.failed.items()}
         for key, error in failed.items():
             self._quarantine(key, error)

@@ -10,46 +10,76 @@ from collections.abc import Iterator
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, OrderRules
 
-__all__ = ["order_nodes"]
+__all__ = ["has_failed", "lacks", "order_nodes", "without_room"]
 
 
 def order_nodes(round_: Round) -> None:
-    """Order room for what jobs lack of their size: first jobs without any replica, then running ones, both in the
-    profile's order, up to the limits of the rules. What still fits on the present nodes is not ordered, and is set
-    aside for that job: a later round starts it there. A job whose order exceeds a limit is passed over, since a smaller
-    one may fit within it."""
-    rules, place = round_.snapshot.cluster_rules.orders, round_.rules.place
-    if rules is None or place.totals_only:
+    """Find the jobs without room for their size: first those without any replica, then running ones, both in the
+    profile's order. What still fits on the present nodes is set aside for that job: a later round starts it there. For
+    the others, nodes that were given up are taken back; if these do not help either, the job orders what it lacks."""
+    rules, place = round_.snapshot.cluster_rules, round_.rules.place
+    if place.totals_only or (rules.orders is None and rules.compaction is None):
         return
-    mark = round_.room.mark()
+    for job in round_.running_in_order():
+        if cpu := round_.cpu(job):  # it is only lent
+            round_.room.book_cpu(job.spec, round_.placement(job), cpu, -1)
+    missing: list[tuple[Job, Counts]] = []
+    for job in without_room(round_):
+        wanted = lacks(round_, job)
+        if wanted and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None:
+            missing.append((job, wanted))
+    if missing and round_.given_up:
+        given_up = set(round_.given_up)
+        round_.set_given_up(())
+        still = [
+            each
+            for each in missing
+            if place.place(each[0].spec, each[1], round_.room, round_.placement(each[0])) is None
+        ]
+        if len(still) == len(missing):
+            round_.set_given_up(given_up)
+        missing = still
+        round_.lacks_room = not round_.given_up
+    round_.lacks_room |= any(not has_failed(round_, job) for job, _ in missing)
+    if rules.orders is not None:
+        _order(round_, rules.orders, missing)
+
+
+def _order(round_: Round, rules: OrderRules, missing: list[tuple[Job, Counts]]) -> None:
+    """Order within the limits of the rules. A job whose order exceeds a limit is passed over, since a smaller one may
+    fit within it."""
     pods = cpu_millicores = 0
-    for job in _without_room(round_):
+    for job, wanted in missing:
         if rules.jobs and len(round_.orders) >= rules.jobs:
             break
-        if job.key in rules.failed or not (lacks := _lacks(round_, job, rules)):
+        if job.key in rules.failed:
             continue
-        if place.place(job.spec, lacks, round_.room, round_.placement(job)) is not None:
-            continue
-        more_pods, more_cpu = sum(lacks.values()), job.spec.demand(lacks).cpu_millicores
+        more_pods, more_cpu = sum(wanted.values()), job.spec.demand(wanted).cpu_millicores
         if rules.pods and pods + more_pods > rules.pods:
             continue
         if rules.cpu_millicores and cpu_millicores + more_cpu > rules.cpu_millicores:
             continue
         pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
-        round_.orders[job.key] = lacks
-    round_.room.rollback(mark)
+        round_.orders[job.key] = wanted
 
 
-def _without_room(round_: Round) -> Iterator[Job]:
-    """The jobs that have nothing after this round, then those that have something."""
+def without_room(round_: Round) -> Iterator[Job]:
+    """The jobs that have nothing at this point of the round, then those that have something, in the profile's order."""
     found = {entry[4]: round_.job(entry[4]) for entry in round_.waiting()}
     found |= {job.key: job for job in round_.running_in_order() if job.key not in found}
     yield from (job for job in found.values() if not round_.placement(job))
     yield from (job for job in found.values() if round_.placement(job))
 
 
-def _lacks(round_: Round, job: Job, rules: OrderRules) -> Counts:
+def has_failed(round_: Round, job: Job) -> bool:
+    """Whether no autoscaler has filled the job's last order, and it is too early for the next."""
+    rules = round_.snapshot.cluster_rules.orders
+    return rules is not None and job.key in rules.failed
+
+
+def lacks(round_: Round, job: Job) -> Counts:
     """The replicas that a job lacks of the size that it may order; empty: none."""
-    size = job.spec.minimum if rules.size == "smallest" else job.spec.declared
+    rules = round_.snapshot.cluster_rules.orders
+    size = job.spec.minimum if rules is not None and rules.size == "smallest" else job.spec.declared
     held = {type_: len(names) for type_, names in round_.placement(job).items()}
     return {type_: n - held.get(type_, 0) for type_, n in size.items() if n > held.get(type_, 0)}

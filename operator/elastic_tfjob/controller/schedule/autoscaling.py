@@ -1,0 +1,138 @@
+"""What a scheduling round knows of the cluster's autoscaler: how jobs order nodes, and which nodes they leave to it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from elastic_tfjob.controller.kube import metrics
+from elastic_tfjob.controller.kube.events import EventRecorder
+from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.owned_objects import NodeOrder
+from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
+from elastic_tfjob.controller.planning.round import NO_MARKS, NodeMarks
+from elastic_tfjob.scheduling.given_up import GivenUpNodes
+from elastic_tfjob.scheduling.plan import Plan
+from elastic_tfjob.scheduling.snapshot import NO_RULES, ClusterRules, CompactionRules, OrderRules
+
+__all__ = ["Autoscaling"]
+
+# Added to a timer, so that the time has passed for certain when it fires.
+_LATER_S: Final = 0.1
+
+
+class Autoscaling:
+    """The orders and the nodes given up, between two rounds. `present`: whether the cluster serves an autoscaler's API.
+    An operator of one namespace (`partial`) sees a part of what is free, so that it does neither."""
+
+    def __init__(
+        self,
+        jobs: Informer[TFJob],
+        nodes: Informer[KubeNode],
+        recorder: EventRecorder,
+        *,
+        orders: Callable[[], Iterable[NodeOrder]],
+        present: Callable[[], bool],
+        partial: bool,
+        wake: Callable[[], None],
+    ) -> None:
+        self._jobs = jobs
+        self._nodes = nodes
+        self._recorder = recorder
+        self._orders = orders
+        self._present = present
+        self._partial = partial
+        self._wake = wake
+        self._unfilled = UnfilledOrders()
+        self._given_up = GivenUpNodes()
+        self._bound: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def clear(self) -> None:
+        """Forgets what failed and what was given up: the configuration has changed."""
+        self._unfilled.clear()
+        self._given_up.clear()
+
+    def begin(self, configuration: Configuration, foreign: Collection[ForeignPod]) -> tuple[ClusterRules, NodeMarks]:
+        """The rules of a round, and what it knows of nodes. Notes the orders that no autoscaler has filled in time."""
+        if self._partial:
+            return NO_RULES, NO_MARKS
+        now_s = time.time()
+        orders = self._ordering(configuration, now_s)
+        compaction, marks = self._compaction(configuration, foreign, now_s)
+        return ClusterRules(orders, compaction), marks
+
+    def _ordering(self, configuration: Configuration, now_s: float) -> OrderRules | None:
+        settings, orders = configuration.autoscaling.order, tuple(self._orders())
+        self._measure(orders, now_s)
+        if settings.when == "never" or (settings.when == "auto" and not (self._present() or self._has_labelled_node())):
+            return None
+        events = self._unfilled.follow(
+            orders, lambda key: self._jobs.one(key) is not None, now_s, settings.timeout_s, settings.retry_s
+        )
+        for key, event in events.items():
+            metrics.ORDERS_FAILED.labels("not coming").inc()
+            if (job := self._jobs.one(key)) is not None:
+                self._recorder.record(job, event)
+        self._wake_in(self._unfilled.next_s(orders, now_s, settings.timeout_s))
+        return settings.rules(self._unfilled.failed(now_s))
+
+    def _has_labelled_node(self) -> bool:
+        return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
+
+    def _measure(self, orders: Collection[NodeOrder], now_s: float) -> None:
+        """Counts placeholders by state, and how long those waited that have a node now."""
+        states = Counter("bound" if order.node else "waiting" for order in orders)
+        for state in ("waiting", "bound"):
+            metrics.ORDER_PODS.labels(state).set(states[state])
+        for order in orders:
+            if order.node and order.uid not in self._bound and (created := moment_of(order.created)) is not None:
+                metrics.ORDER_SECONDS.observe(max(0.0, now_s - created.timestamp()))
+        self._bound = {order.uid for order in orders if order.node}
+
+    def _compaction(
+        self, configuration: Configuration, foreign: Collection[ForeignPod], now_s: float
+    ) -> tuple[CompactionRules | None, NodeMarks]:
+        settings = configuration.autoscaling.compact
+        held = {pod.node for pod in foreign if pod.holds_node}
+        matching = {node.name: node for node in self._nodes if settings.matches(node.labels)}
+        if not matching:
+            return None, NO_MARKS
+        times = settings.times
+        given_up = self._given_up.names(matching, times, now_s)
+        leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}
+        marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up)
+        states = Counter(
+            "draining" if node.draining else "given up" if name in given_up else "used"
+            for name, node in matching.items()
+        )
+        for state in ("used", "given up", "draining"):
+            metrics.AUTOSCALED_NODES.labels(state).set(states[state])
+        self._wake_in(self._given_up.next_s(times, now_s))
+        return self._given_up.rules(times, now_s), marks
+
+    def decided(self, plan: Plan) -> None:
+        """Notes the nodes that a plan gives up."""
+        if plan.snapshot.cluster_rules.compaction is None:
+            return
+        before = plan.snapshot.nodes
+        metrics.NODES_GIVEN_UP.inc(sum(not before[name].given_up for name in plan.given_up))
+        if self._given_up.follow(plan, time.time()):
+            self._wake()
+
+    def _wake_in(self, after_s: float | None) -> None:
+        """Wakes the loop after this time, or at the time set before if that is earlier."""
+        if after_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and not self._timer.cancelled():
+            left_s = self._timer.when() - loop.time()
+            if 0 < left_s <= after_s + _LATER_S:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(after_s + _LATER_S, self._wake)
