@@ -54,14 +54,18 @@ def running(plane: ControlPlane, folder: Path) -> Iterator[Process]:
         process.stop()
 
 
-def node_pool(name: str, *, cpu: int = 64, consolidate: str = "Never", expire: str = "Never") -> list[Object]:
-    """A node class and a NodePool of at most `cpu` cores; to be applied in this order. `consolidate`: after which time
-    without change empty and underused nodes go; `expire`: after which time any node goes."""
+def node_pool(
+    name: str, *, cpu: int = 64, node_cpu: str = "", consolidate: str = "Never", expire: str = "Never"
+) -> list[Object]:
+    """A node class and a NodePool of at most `cpu` cores, with nodes of `node_cpu`; to be applied in this order.
+    `consolidate`: after which time without change empty and underused nodes go; `expire`: after which time any node
+    goes."""
     reference = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name}
     requirements = {
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
         "karpenter.sh/capacity-type": "on-demand",
+        **({"karpenter.kwok.sh/instance-cpu": node_cpu} if node_cpu else {}),
     }
     spec: Mapping[str, Any] = {
         "limits": {"cpu": cpu},

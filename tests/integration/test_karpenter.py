@@ -41,8 +41,11 @@ def job(name: str, cpu: str = "1", workers: int = 2, **annotations: str) -> Obje
 
 
 @contextlib.asynccontextmanager
-async def cluster(plane: ControlPlane, folder: Path, **pool: Any) -> AsyncIterator[Api]:
-    """A control plane with Karpenter and no node, and the operator's objects under the profile `elastic`."""
+async def cluster(
+    plane: ControlPlane, folder: Path, *, profile: str = "elastic", compact: str = "", **pool: Any
+) -> AsyncIterator[Api]:
+    """A control plane with Karpenter and no node, and the operator's objects under a profile. `compact`:
+    the label of the nodes that jobs leave."""
     await asyncio.to_thread(install, "ours", plane.kubeconfig)
     await asyncio.to_thread(service_account, "ours", plane.kubeconfig)  # makes the namespace, too
     priority = ROOT / "manifests" / "base" / "priority.yaml"
@@ -56,10 +59,13 @@ async def cluster(plane: ControlPlane, folder: Path, **pool: Any) -> AsyncIterat
         async with Api(plane.kubeconfig) as api:
             await configure(
                 api,
-                profile="elastic",
-                profiles={"elastic": {"lend": "none"}},
+                profile=profile,
+                profiles={profile: {"lend": "none"}},
                 rescale=TIMES,
-                autoscaling={"order": {"timeout_s": 40, "retry_s": 600}},
+                autoscaling={
+                    "order": {"timeout_s": 40, "retry_s": 600},
+                    "compact": {"after_s": 5, "every_s": 2, "nodes": compact},
+                },
             )
             yield api
 
@@ -155,3 +161,104 @@ async def test_jobs_leave_a_node_that_karpenter_removes(own_plane: ControlPlane,
             while any(each["metadata"]["name"] == node for each in (await api.items(NODES))[0]):
                 await asyncio.sleep(0.5)
         await has(api, "one", 2)
+
+
+async def nodes_are(api: Api, count: int, within_s: float = _WITHIN_S) -> None:
+    """Until the cluster has so many nodes."""
+    async with asyncio.timeout(within_s):
+        while len((await api.items(NODES))[0]) != count:
+            await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_a_job_starts_small_on_what_is_left_and_grows_on_the_next_node(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    async with (
+        cluster(own_plane, tmp_path, profile="aryl") as api,
+        operator_with_its_rights(own_plane, tmp_path, IMAGE),
+    ):
+        # Not elastic, so that no CPU is lent to it: KWOK's pods cannot give any back.
+        await api.create(tfjobs("default"), job("one", cpu="1500m", workers=1, **{"max-workers": "1"}))
+        await has(api, "one", 1)
+        sizes = list[int]()
+
+        async def follow() -> None:
+            async for _, found in api.watch(tfjobs("default"), fieldSelector="metadata.name=two"):
+                sizes.append(state_of(found).get("replicas", {}).get("Worker", 0))
+
+        following = asyncio.create_task(follow())
+        await api.create(tfjobs("default"), job("two", workers=4))
+        await has(api, "two", 4)
+        following.cancel()
+        assert any(0 < each < 4 for each in sizes), sizes
+        await no_orders_are_left(api)
+
+
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_jobs_leave_a_node_and_karpenter_removes_it(own_plane: ControlPlane, tmp_path: Path) -> None:
+    """Two jobs fit a node. After one of three has ended, the other two come together, and one node goes."""
+    pool = {"compact": karpenter.NODE_POOL_LABEL, "consolidate": "0s", "node_cpu": "8"}
+    async with cluster(own_plane, tmp_path, **pool) as api, operator_with_its_rights(own_plane, tmp_path, IMAGE):
+        names = ("one", "two", "three")
+        for name in names:  # not elastic, so that no CPU is lent: KWOK's pods cannot give any back
+            await api.create(tfjobs("default"), job(name, workers=1, **{"max-workers": "1"}))
+        on = {name: nodes_of(await has(api, name, 1)) for name in names}
+        assert len(set.union(*on.values())) == 2
+        ends = next(name for name in names if any(on[name] & on[other] for other in names if other != name))
+        await api.delete(f"{tfjobs('default')}/{ends}")
+        await nodes_are(api, 1, within_s=90)
+        after = [nodes_of(await has(api, name, 1)) for name in names if name != ends]
+        assert after[0] == after[1]
+
+
+def nodes_of(found: Object) -> set[str]:
+    """The nodes that a job is placed on."""
+    return {node for nodes in state_of(found)["nodes"].values() for node in nodes}
+
+
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_karpenter_does_not_consolidate_the_node_of_a_ready_job(own_plane: ControlPlane, tmp_path: Path) -> None:
+    async with (
+        cluster(own_plane, tmp_path, consolidate="0s") as api,
+        operator_with_its_rights(own_plane, tmp_path, IMAGE),
+    ):
+        await api.create(tfjobs("default"), job("one"))
+        await has(api, "one", 2)
+        (node, *others), _ = await api.items(NODES)
+        assert not others
+        async with asyncio.timeout(_WITHIN_S):
+            selector = f"reason=DisruptionBlocked,involvedObject.name={node['metadata']['name']}"
+            async for _, event in api.watch(f"{CORE}/events", fieldSelector=selector):
+                if "pdb" in str(event["message"]).lower():
+                    break
+        assert [each["metadata"]["name"] for each in (await api.items(NODES))[0]] == [node["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_jobs_leave_a_node_that_expires(own_plane: ControlPlane, tmp_path: Path) -> None:
+    async with (
+        cluster(own_plane, tmp_path, expire="40s") as api,
+        operator_with_its_rights(own_plane, tmp_path, IMAGE),
+    ):
+        await api.create(tfjobs("default"), job("one"))
+        await has(api, "one", 2)
+        first = {each["metadata"]["name"] for each in (await api.items(NODES))[0]}
+        async with asyncio.timeout(120):
+            while first & {each["metadata"]["name"] for each in (await api.items(NODES))[0]}:
+                await asyncio.sleep(0.5)
+        await has(api, "one", 2)
+
+
+@pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
+async def test_a_loanable_job_orders_with_a_class_that_buys(own_plane: ControlPlane, tmp_path: Path) -> None:
+    """Its own class is below 0, its placeholders have the class of orders."""
+    async with cluster(own_plane, tmp_path) as api, operator_with_its_rights(own_plane, tmp_path, IMAGE):
+        priority = ROOT / "manifests" / "components" / "loans" / "priority.yaml"
+        await asyncio.to_thread(own_plane.kubectl, "apply", "-f", priority)
+        made = job("low", loanable="true")
+        for replica in made["spec"]["tfReplicaSpecs"].values():
+            replica["template"]["spec"] = {**replica["template"]["spec"], "priorityClassName": "elastic-tfjob-loanable"}
+        await api.create(tfjobs("default"), made)
+        await told(api, "NodesOrdered", "low")
+        await has(api, "low", 2)

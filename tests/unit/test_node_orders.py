@@ -124,8 +124,8 @@ def test_the_room_of_a_placeholder_is_free(labels: dict[str, str], priority: int
 class TestUnfilledOrders:
     S = NOW.timestamp()
 
-    def follow(self, unfilled: UnfilledOrders, *orders: NodeOrder, after_s: float, exists: bool = True) -> list[str]:
-        found = unfilled.follow(orders, lambda _: exists, self.S + after_s, 900, 300)
+    def follow(self, unfilled: UnfilledOrders, *orders: NodeOrder, after_s: float, held: int | None = 0) -> list[str]:
+        found = unfilled.follow(orders, lambda _: held, self.S + after_s, 900, 300)
         return [event.message for event in found.values()]
 
     def test_a_job_whose_nodes_do_not_come_asks_again_later_each_time(self) -> None:
@@ -145,8 +145,32 @@ class TestUnfilledOrders:
         assert "asks again in 600 s" in message
 
     def test_it_is_forgotten_when_the_nodes_have_come_or_the_job_is_gone(self) -> None:
-        for changed in ({"orders": (order(0, node="n"),)}, {"orders": (), "exists": False}):
+        for changed in ({"orders": (order(0, node="n"),)}, {"orders": (), "held": None}):
             unfilled = UnfilledOrders()
             self.follow(unfilled, order(0), after_s=900)
             self.follow(unfilled, *changed.pop("orders"), after_s=950, **changed)  # type: ignore[misc]
             assert unfilled.failed(self.S + 951) == frozenset()
+
+    @pytest.mark.parametrize(("after", "again_s"), [(1, 1800), (2, None)])
+    def test_a_job_that_did_not_grow_on_new_nodes_asks_for_none_for_a_while(
+        self, after: int, again_s: int | None
+    ) -> None:
+        unfilled = UnfilledOrders()
+        assert self.follow(unfilled, order(0), after_s=10, held=1) == []
+        assert self.follow(unfilled, order(0, node="n"), after_s=20, held=1) == []
+        assert self.follow(unfilled, after_s=30, held=1) == []  # there is room now
+        assert self.follow(unfilled, after_s=90, held=after) == []
+        told = self.follow(unfilled, order(0), after_s=100, held=after)  # and now there is none again
+        assert told == (
+            ["Nodes came, and the profile left the job at its size; asks again in 1800 s"] if again_s else []
+        )
+        assert bool(unfilled.failed(self.S + 101)) == bool(again_s)
+        assert unfilled.failed(self.S + 100 + 1800) == frozenset()
+
+    def test_a_waiting_job_may_ask_again_at_once(self) -> None:
+        """Others took the nodes that it ordered."""
+        unfilled = UnfilledOrders()
+        for after_s in (10, 20):
+            self.follow(unfilled, order(0), after_s=after_s)
+            assert self.follow(unfilled, after_s=after_s + 5) == []
+        assert unfilled.failed(self.S + 30) == frozenset()

@@ -70,6 +70,7 @@ def explanation(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Seque
         ("waiting", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
         ("size", show.size(row.replicas)),
         ("target size", show.size(row.wanted) if row.wanted != row.replicas else ""),
+        ("ordered", f"nodes for {show.size(row.orders)}" if row.orders else ""),
         ("bounds", ", ".join(f"{name} {a} to {b}" for name, (a, b) in row.bounds.items() if a != b) or "fixed"),
         ("steps", _steps(row)),
         ("expected end", _ends(forecast, now)),
@@ -138,6 +139,11 @@ def hints(seen: ReadJob, row: JobRow) -> Iterator[str]:
             f"the job starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and "
             "min-ps help"
         )
+        if not row.orders:
+            yield (
+                "it asks no autoscaler for nodes; if the cluster has one that the operator does not find, set "
+                "autoscaling.order.when: always in the ConfigMap"
+            )
     if seen.state is not None and seen.state.refused is not None:
         if edited := _pending_edit(seen):
             yield f"an edit of the spec requests {edited}, which failed so far: {seen.state.refused.reason}"

@@ -259,6 +259,14 @@ def test_explain_tells_how_the_next_program_starts(ask: Ask, starts: str, said: 
     assert "next start" not in ask(Server(running()), "explain", "j").output
 
 
+def test_explain_tells_what_a_job_orders(ask: Ask) -> None:
+    ordered = {"generation": 0, "replicas": {}, "reason": "no room", "orders": {"PS": 1, "Worker": 2}}
+    text = ask(Server(tfjob("j", target=ordered)), "explain", "j").output
+    assert "ordered:      nodes for 1 PS + 2 workers" in text
+    assert "asks no autoscaler" not in text
+    assert "autoscaling.order.when: always" in ask(Server(waiting("j")), "explain", "j").output
+
+
 HAS = {"Chief": 1, "PS": 1, "Worker": 4}
 EDITED = tfjob(
     annotations={"max-workers": "4", "checkpoint-dir": "/c"},

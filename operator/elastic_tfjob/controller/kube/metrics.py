@@ -193,7 +193,9 @@ ORDER_SECONDS: Final = Histogram(
     buckets=(1, 5, 15, 30, 60, 120, 300, 600, 900, 1800),
 )
 ORDERS_FAILED: Final = Counter(
-    "elastic_tfjob_orders_failed", "Orders of nodes that failed: no node has come, or a pod was refused", ("reason",)
+    "elastic_tfjob_orders_failed",
+    "Orders of nodes that failed: no node has come, the job did not use it, or a pod was refused",
+    ("reason",),
 )
 AUTOSCALED_NODES: Final = Gauge(
     "elastic_tfjob_autoscaled_nodes",

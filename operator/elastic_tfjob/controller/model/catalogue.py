@@ -178,6 +178,12 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "OrderRefused": Meaning(
         "Warning", "TFJob", "The API server refuses a placeholder pod (a quota, a policy). The message has its words."
     ),
+    "NodesNotUsed": Meaning(
+        "Normal",
+        "TFJob",
+        "Nodes came for a running job, and the profile left the job at its size. It asks for nodes again after 30 "
+        "minutes.",
+    ),
     "NodesNotComing": Meaning(
         "Warning",
         "TFJob",

@@ -10,7 +10,7 @@ from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode
-from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import moment_of
@@ -28,6 +28,7 @@ _LATER_S: Final = 0.1
 
 class Autoscaling:
     """The orders and the nodes given up, between two rounds. `present`: whether the cluster serves an autoscaler's API.
+    `held`: the replicas that a job has; None: it does not exist.
     An operator of one namespace (`partial`) sees a part of what is free, so that it does neither."""
 
     def __init__(
@@ -38,6 +39,7 @@ class Autoscaling:
         *,
         orders: Callable[[], Iterable[NodeOrder]],
         present: Callable[[], bool],
+        held: Callable[[Key], int | None],
         partial: bool,
         wake: Callable[[], None],
     ) -> None:
@@ -46,6 +48,7 @@ class Autoscaling:
         self._recorder = recorder
         self._orders = orders
         self._present = present
+        self._held = held
         self._partial = partial
         self._wake = wake
         self._unfilled = UnfilledOrders()
@@ -72,11 +75,9 @@ class Autoscaling:
         self._measure(orders, now_s)
         if settings.when == "never" or (settings.when == "auto" and not (self._present() or self._has_labelled_node())):
             return None
-        events = self._unfilled.follow(
-            orders, lambda key: self._jobs.one(key) is not None, now_s, settings.timeout_s, settings.retry_s
-        )
+        events = self._unfilled.follow(orders, self._held, now_s, settings.timeout_s, settings.retry_s)
         for key, event in events.items():
-            metrics.ORDERS_FAILED.labels("not coming").inc()
+            metrics.ORDERS_FAILED.labels("not coming" if event.reason == "NodesNotComing" else "not used").inc()
             if (job := self._jobs.one(key)) is not None:
                 self._recorder.record(job, event)
         self._wake_in(self._unfilled.next_s(orders, now_s, settings.timeout_s))

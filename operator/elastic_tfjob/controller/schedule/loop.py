@@ -136,7 +136,14 @@ class Scheduler:
         self._manages_jobs = False
         self._failures = ReservationFailures()
         self._autoscaling = Autoscaling(
-            jobs, self._nodes, recorder, orders=orders, present=autoscaled, partial=self._by_uid, wake=self.wake
+            jobs,
+            self._nodes,
+            recorder,
+            orders=orders,
+            present=autoscaled,
+            held=self._held,
+            partial=self._by_uid,
+            wake=self.wake,
         )
         # Namespaces with a job that made planning fail, and until when (monotonic seconds) they are suspected.
         self._suspected: dict[str, float] = {}
@@ -300,6 +307,14 @@ class Scheduler:
 
     def _views(self) -> list[JobView]:
         return [entry.view for entry in self._entries.values() if entry.view is not None]
+
+    def _held(self, key: Key) -> int | None:
+        """The replicas that a job has; None: it does not exist."""
+        if self._jobs.one(key) is None:
+            return None
+        entry = self._entries.get(key)
+        found = entry.view.job if entry is not None and entry.view is not None else None
+        return sum(found.counts.values()) if found is not None else 0
 
     def _owned(self, pod: Pod) -> bool:
         return any(job.uid == pod.owner for job in self._jobs.of_job(pod.key))

@@ -43,6 +43,7 @@ export function JobPage({namespace, name}) {
     <dl class="figures">
       ${position != null && html`<${Figure} name="Place in the queue" value=${position} note=${job.waits_since ? `since ${when(job.waits_since)}` : ""} />`}
       <${Figure} name="Size" tone="wide" value=${size(job.replicas)} note=${job.elastic ? "elastic" : "fixed"} />
+      ${Object.keys(job.orders).length ? html`<${Figure} name="Nodes ordered for" tone="wide" value=${size(job.orders)} note="from an autoscaler" />` : null}
       <${Figure} name="Steps/s" value=${figure(rate)} note=${detail.live ? "now" : job.figures_at ? `as of ${when(job.figures_at)}` : ""} />
       <${Figure} name="Loss" value=${detail.live?.loss_problem || figure(loss)} note=${detail.live ? "" : "only in the leader's view"} />
       <${Figure} name="Checkpoint" value=${detail.live?.checkpoint_at ? when(detail.live.checkpoint_at) : MISSING} note=${

@@ -60,6 +60,7 @@ class JobRow:
     generation: Annotated[int, "number of its size, which increases with each rescale"]
     replicas: Annotated[Mapping[str, int], "current replicas, by type"]
     wanted: Annotated[Mapping[str, int], "target replicas, by type; none: the job waits"]
+    orders: Annotated[Mapping[str, int], "replicas for which it asks an autoscaler for nodes, by type"]
     bounds: Annotated[Mapping[str, tuple[int, int]], "minimum and maximum replicas, by type"]
     elastic: Annotated[bool, "whether its size may change during training"]
     step: Annotated[int | None, "training steps done, as stored last"]
@@ -152,6 +153,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         generation=state.generation if state is not None else 0,
         replicas=counts(holds),
         wanted={} if status.finished else counts(wanted),
+        orders={} if status.finished or seen.target is None else counts(seen.target.orders),
         bounds=bounded(request),
         elastic=request is not None and request.elastic,
         step=state.step if state is not None else None,
