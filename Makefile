@@ -10,7 +10,7 @@ UV = $(eval UV := $$(shell e2e/bootstrap))$(or $(UV),$(error no uv: see above))
 RUN = PYTHONPATH=tests $(UV) run --frozen --quiet
 
 # Also what is marked `thorough` (pyproject.toml).
-ALL = -m 'not karpenter and not kueue and not linters and not people and not trainer'
+ALL = -m 'not autoscaling and not karpenter and not kueue and not linters and not people and not trainer'
 
 # Tests start hundreds of Pythons. Where the environment has nothing written down, each would compile all that it imports
 # (TensorFlow: 13 s instead of 4).
@@ -77,6 +77,11 @@ e2e: .venv ## end-to-end scenarios on a kind cluster; MONKEY=1: the leading oper
 .PHONY: e2e-all
 e2e-all: ## all end-to-end scenarios; MONKEY=1 as for e2e
 	@$(MAKE) --no-print-directory e2e PYTEST="$(ALL) $(PYTEST)"
+
+.PHONY: e2e-autoscaling
+e2e-autoscaling: .venv ## end-to-end scenarios in which nodes join and are drained
+	@$(RUN) python -m harness.deploy
+	$(RUN) pytest e2e/test_autoscaling.py -m autoscaling $(PYTEST)
 
 .PHONY: e2e-people
 e2e-people: .venv ## end-to-end scenarios of the live page, what-if and pipelines; PICTURES=1: write docs/images

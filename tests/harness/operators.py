@@ -34,7 +34,7 @@ STOP_S = 20.0
 CRD = "manifests/base/crd.yaml"
 """What `elastic-tfjob crd` prints: `make lint` compares."""
 UPSTREAM_CRD = "manifests/base/crds/kubeflow.org_tfjobs.yaml"
-_RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+_RIGHTS = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "PriorityClass"}
 
 _SYSTEM = "kubeflow"
 _SECRET = "training-operator-webhook-cert"

@@ -48,8 +48,6 @@ async def cluster(
     the label of the nodes that jobs leave."""
     await asyncio.to_thread(install, "ours", plane.kubeconfig)
     await asyncio.to_thread(service_account, "ours", plane.kubeconfig)  # makes the namespace, too
-    priority = ROOT / "manifests" / "base" / "priority.yaml"
-    await asyncio.to_thread(plane.kubectl, "apply", "-f", priority)
     with (
         karpenter.running(plane, folder / "karpenter"),
         kwok.kubelets(plane.kubeconfig, folder, karpenter.NODE_POOL_LABEL),

@@ -98,8 +98,13 @@ def test_placeholders_go_when_nothing_is_ordered(why: str) -> None:
     assert len(gone(decide(known, settings=SETTINGS, orders=there))) == 1
 
 
-def test_without_an_image_there_is_nothing_to_order_with() -> None:
-    assert made(decide(waiting({"Worker": 1}), settings=ReconcileSettings(wait_for_target=True))) == []
+def test_while_the_operators_image_is_not_known_a_placeholder_has_the_replicas() -> None:
+    (action,) = (
+        each
+        for each in decide(waiting({"Worker": 1}), settings=ReconcileSettings(wait_for_target=True)).actions
+        if isinstance(each, Create) and each.kind == "Order"
+    )
+    assert [each["image"] for each in action.render()["spec"]["containers"]] == ["train"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ _KEPT: Final = ("nodeSelector", "tolerations", "schedulerName", "runtimeClassNam
 def advance_orders(ctx: ReconcileContext) -> None:
     """Creates and deletes placeholders, so that the job has those that its target orders; a job without a target has
     none."""
-    orders = ctx.target.orders if ctx.target is not None and ctx.settings.image else {}
+    orders = ctx.target.orders if ctx.target is not None else {}
     spelling = {name.lower(): name for name in ctx.declared.tf_replica_specs}
     wanted = {name: n for name, n in orders.items() if name in ctx.declared.tf_replica_specs}
     missing: dict[str, int] = dict(wanted)
@@ -74,7 +74,8 @@ def render_order(ctx: ReconcileContext, name: str, pod_name: str) -> dict[str, A
     injection = ctx.state.injection if ctx.state is not None else None
     what = inject.injected(ctx.elasticity, ctx.declared, injection)
     resources = inject.resources_of(injection, ctx.settings.resources, ctx.job.queue)
-    inject.inject(pod, what, ctx.settings.image, None, resources, adapted=inject.is_adapted(injection))
+    if ctx.settings.image:  # as for the replica's own pod
+        inject.inject(pod, what, ctx.settings.image, None, resources, adapted=inject.is_adapted(injection))
     spec = pod["spec"]
     kept = {each: spec[each] for each in _KEPT if spec.get(each)}
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
@@ -111,11 +112,12 @@ def render_order(ctx: ReconcileContext, name: str, pod_name: str) -> dict[str, A
 
 
 def _idle(container: Mapping[str, Any], image: str, command: list[str]) -> dict[str, Any]:
-    """The container with the operator's image, which does nothing."""
+    """The container with the operator's image, which does nothing. While the operator's image is not known, it is the
+    container's own: whether that can be idle does not matter to an autoscaler."""
     kept = {name: container[name] for name in ("name", "resources", "restartPolicy") if container.get(name)}
     return {
         **kept,
-        "image": image,
+        "image": image or container["image"],
         "imagePullPolicy": "IfNotPresent",
         "command": command,
         "securityContext": dict(inject.SECURITY),
