@@ -15,6 +15,7 @@ import orjson
 
 from campaign.clock import format_now
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Expired, Invalid, NotFound, Unavailable
+from elastic_tfjob.controller.model.owned_objects import ORDER_PRIORITY_CLASS
 
 __all__ = ["ApiServer", "Change", "Object", "Place", "place_of"]
 
@@ -81,15 +82,15 @@ def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
 
 
 @lru_cache(maxsize=256)
-def _selectors(labels: str, fields: str) -> tuple[tuple[str, tuple[str, ...], bool, str], ...]:
+def _selectors(labels: str, fields: str) -> tuple[tuple[str, tuple[str, ...], bool, str | None], ...]:
     found = []
     for text, prefix in ((labels, ("metadata", "labels")), (fields, ())):
         for part in filter(None, text.split(",")):
-            name, _, value = part.partition("=")
+            name, equals, value = part.partition("=")
             equal = not name.endswith("!")
             name = name.rstrip("!")
             path = (*prefix, name) if prefix else tuple(name.split("."))
-            found.append((part, path, equal, value.lstrip("=")))
+            found.append((part, path, equal, value.lstrip("=") if equals else None))  # None: the label exists
     return tuple(found)
 
 
@@ -131,7 +132,7 @@ class ApiServer:
             value: Any = found
             for step in path:
                 value = value.get(step) if isinstance(value, Mapping) else None
-            if ((value or "") == wanted) != equal:
+            if ((value or "") == wanted if wanted is not None else value is not None) != equal:
                 return False
         return True
 
@@ -215,6 +216,8 @@ class ApiServer:
         body = {**body, "metadata": metadata}
         if resource == "pods":
             body["status"] = {"phase": "Pending"}
+            if body["spec"].get("priorityClassName") == ORDER_PRIORITY_CLASS:  # by manifests/base/priority.yaml
+                body["spec"] = {**body["spec"], "priority": -5}
         return self.store(resource, None, body, by=by)
 
     def delete(self, resource: str, found: Object, *, by: str = "user", grace_s: float | None = None) -> Object:

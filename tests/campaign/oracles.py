@@ -14,6 +14,7 @@ from campaign.pod import Program, Training
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL
 from elastic_tfjob.controller.model.quantities import allocatable, cpu_of, requests_of
 from elastic_tfjob.scheduling.resources import NOTHING
 
@@ -84,7 +85,8 @@ class Oracles:
             self._no_hot_loop()
         self._loans.observe(change)
         if change.resource == "pods":
-            if is_of_a_job(change.new or change.old or {}):
+            pod = change.new or change.old or {}
+            if is_of_a_job(pod) and ORDER_LABEL not in pod["metadata"].get("labels", {}):
                 self._one_pod_per_replica(change)
                 self._first_config_stays(change)
                 self._what_is_over_gets_no_pods(change)
@@ -395,7 +397,12 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     pods = {}
     services = [each["metadata"]["name"] for each in server.all("services")]
     of_jobs = [pod for pod in server.all("pods") if is_of_a_job(pod)]
-    ranks = _ranks(services) | _ranks([pod["metadata"]["name"] for pod in of_jobs]) if loose else {}
+    ranks = (
+        _ranks(services)
+        | _ranks([pod["metadata"]["name"] for pod in of_jobs if ORDER_LABEL not in pod["metadata"]["labels"]])
+        if loose
+        else {}
+    )
     for pod in of_jobs:
         if pod["metadata"]["ownerReferences"][0]["uid"] in finished:
             continue

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from campaign.apiserver import Place
+from campaign.autoscaled import AUTOSCALED
 from campaign.lent import LOANS
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
@@ -791,6 +792,7 @@ SCENARIOS: Final = {
             "leaves-slowly-elastic", _leaves_slowly, configuration=_ELASTIC, nodes={"node-a": "1500m"}, either=True
         ),
         *LOANS,
+        *AUTOSCALED,
     )
 }
 
