@@ -46,7 +46,7 @@ def test_a_job_starts_small_and_grows_when_a_node_joins(jobs: Jobs) -> None:
         replicas={"Chief": 1, "PS": 1, "Worker": 4},
         arguments=["--steps=2400", "--report-every=10", "--checkpoint-every=10", "--at-most=20"],
         annotations={"min-workers": "1", "max-workers": "4"},
-        cpu_m=150,
+        cpu_m=200,
         cpu_limits=False,
         folder=f"{jobs.namespace}/joined",
     )
