@@ -180,6 +180,10 @@ bench-dl2-simulation: .venv ## compare dl2 with drf, Optimus, hull and a lower b
 bench-specon-simulation: .venv ## compare specon, SpeCon as published and rebalance in simulation: build/bench/specon-simulation.json
 	$(RUN) python benchmarks/bench_specon_simulation.py
 
+.PHONY: bench-spot-simulation
+bench-spot-simulation: .venv ## count the jobs that lose steps on spot nodes after notices of 120, 30 and 15 s, in simulation: build/bench/spot.json
+	$(RUN) python benchmarks/bench_spot_simulation.py --json build/bench/spot.json
+
 .PHONY: bench-aryl-simulation
 bench-aryl-simulation: .venv ## compare aryl with FIFO and SJF, with and without loans and scaling, in simulation: build/bench/aryl-simulation.json (needs the public traces)
 	$(RUN) python benchmarks/bench_aryl_simulation.py

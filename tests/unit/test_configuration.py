@@ -55,11 +55,13 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
         ("profiles: [kips]", ("profiles should be an object with keys (found a list of 1)",)),
         ("pools: {inference: {}}", ("pools.inference.namespaces is missing",)),
         (
-            "autoscaling: {draining: [a b]}",
+            "autoscaling: {draining: {a b: 1}}",
             ("autoscaling.draining", "'a b' is not the key of a taint such as karpenter.sh/disrupted"),
         ),
-        ("autoscaling: {draining: [node.kubernetes.io/not-ready]}", ("says nothing about a removal of the node",)),
+        ("autoscaling: {draining: {node.kubernetes.io/not-ready: 1}}", ("says nothing about a removal of the node",)),
         ("autoscaling: {draining: a}", ("autoscaling.draining",)),
+        ("autoscaling: {draining: {a: 0}}", ("autoscaling.draining", "greater than or equal to 1")),
+        ("autoscaling: {spot: {a b: c}}", ("autoscaling.spot", "'a b' is not the key of a label")),
         (
             "profiles: {kips: {cooldown: 1}}",
             ("kips.cooldown is not known (found 1). Parameters of kips: ", "cooldown_s"),

@@ -25,6 +25,7 @@ from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources, Taint
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
+from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.scenario import InferencePool
 from elastic_tfjob.simulation.speed_models.base import LINEAR
@@ -129,6 +130,16 @@ def stories() -> Iterator[core.Snapshot]:
         history=History().learned("ns", "j", Lesson("done", 900.0)),
         lending=lent[1],
     )
+    spot = replace(node("n3"), labels={"karpenter.sh/capacity-type": "spot"}).configured({}, {})
+    soon = node("n4", taints=[{"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"}])
+    prepared = state(1, 1, prepare_s=12.0)
+    yield assemble(
+        [view_of(elastic_job(target=target(1), state=prepared), PODS, nodes=nodes, now=NOW)],
+        {**nodes, "n3": spot, "n4": soon},
+        [],
+        NOW.timestamp(),
+        leaving={"n5": NOW.timestamp() + 30},
+    )
     sharing = tuple(replace(each, cpu=CpuAsked(1000, 2000)) for each in PODS)
     yield assemble([view_of(rich, sharing, nodes=nodes, now=NOW)], nodes, [], NOW.timestamp())
     apart = {
@@ -190,7 +201,12 @@ def seen_simulated() -> set[str]:
     lent = watched(lends, [], "fifo", said={"lend": "offered"}, inference=pool)
     shared = [WorkloadJob("ns/d", 0, (workers(1, gpus=0, cpus=1),), 60.0)]
     by_weight = watched(shared, [own], "fixed", speed_model=CPU_SHARE)
-    return filled([*by_cpu, *lent, *by_weight, *calm()[1].values()])
+    kinds = [replace(own, name="spot", taints=(), spot=True), replace(own, name="soon", taints=(), avoid=True)]
+    notices = [NodeChange(200, "spot", notice_s=120), NodeChange(300, "spot", kinds[0])]
+    moves = replace(cpu, key="ns/digits-3", groups=(servers(1), workers(5, gpus=0, cpus=1)), total_steps=90000)
+    room = [*kinds, replace(own, name="free", taints=())]
+    taken = watched([moves], room, "fixed", speed_model=PS_CPU, costs=costs, node_changes=notices)
+    return filled([*by_cpu, *lent, *by_weight, *taken, *calm()[1].values()])
 
 
 @pytest.mark.parametrize("field", sorted(claimed("simulated") - AS_BY_DEFAULT))

@@ -200,7 +200,7 @@ async def test_a_taint_drains_nodes_as_soon_as_the_configuration_names_it() -> N
     job = tfjob("one")
     asks = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     asks["tolerations"] = [{"key": "a.b/c", "operator": "Exists"}]  # else the taint alone would keep it away
-    world = World([job], configuration=parse_configuration("{profile: kips, autoscaling: {draining: [a.b/c]}}"))
+    world = World([job], configuration=parse_configuration("{profile: kips, autoscaling: {draining: {a.b/c: null}}}"))
     world.server.node["spec"]["taints"] = [{"key": "a.b/c", "effect": "NoSchedule"}]
     async with world.running():
         await world.until(lambda: "one" in world.server.targets)

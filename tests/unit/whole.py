@@ -23,6 +23,7 @@ APART: Final[Mapping[str, str]] = {
     "Node.labels[metadata.name]": "the operator adds it for what matches fields; no simulated job has constraints",
     "Job.steps": "compared as steps_at(now), with observed_s, which is when they were heard of or when they changed",
     "Job.observed_s": "see Job.steps",
+    "Job.prepare_s": "a simulation knows how long programs take to start only where speed follows CPU (ps-cpu)",
     "OnlineSpeed.worker_millicores": "a simulation keeps what workers held only where speed follows CPU (ps-cpu)",
 }
 """What is not compared, and why."""

@@ -149,12 +149,14 @@ class PoolFile(Inference):
 
 class NodeHistory(_Model):
     """Changes of a node: it is lost at `lost_s` and returns at `back_s`, if given. A node with `added_s` joins the
-    cluster at that time. Times are seconds of the scenario."""
+    cluster at that time. `notice_s`: how long before the loss the node is drained. Times are seconds of the
+    scenario."""
 
     node: str
     added_s: float | None = Field(None, ge=0)
     lost_s: float | None = Field(None, ge=0)
     back_s: float | None = Field(None, ge=0)
+    notice_s: float = Field(0.0, ge=0, le=86_400)
 
     @model_validator(mode="after")
     def ordered(self) -> "NodeHistory":
@@ -162,6 +164,8 @@ class NodeHistory(_Model):
             raise ValueError("give added_s or lost_s")
         if self.back_s is not None and self.lost_s is None:
             raise ValueError("back_s needs lost_s")
+        if self.notice_s and self.lost_s is None:
+            raise ValueError("notice_s needs lost_s")
         times = [t for t in (self.added_s, self.lost_s, self.back_s) if t is not None]
         if any(one >= other for one, other in itertools.pairwise(times)):
             raise ValueError("added_s, lost_s and back_s must be in rising order")

@@ -162,6 +162,7 @@ ReasonCode = Literal[
     "short",
     "slower",
     "suspended",
+    "taken-away",
     "time-saved",
     "tries-size",
     "unknown-speed",

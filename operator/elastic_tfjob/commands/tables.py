@@ -16,6 +16,7 @@ from elastic_tfjob.controller.kube.informer import jobs_path
 from elastic_tfjob.controller.model.cluster import ACTIVE_AND_BOUND, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.query.rows.jobs import JobRow, job_row, see
 from elastic_tfjob.controller.query.rows.listing import Listing, NodeRow, node_rows, page
 
@@ -191,9 +192,15 @@ async def _jobs(at: Cluster, namespace: str) -> list[dict[str, Any]]:
 
 
 def _cells(row: NodeRow) -> list[str]:
-    state = "draining" if row.draining else "cordoned" if row.cordoned else "ready" if row.ready else "not ready"
+    left = "" if row.gone_at is None else f", {max(0.0, _until_s(row.gone_at)):.0f} s left"
+    state = f"draining{left}" if row.draining else "cordoned" if row.cordoned else "ready" if row.ready else "not ready"
     cpu = map(_cores, (row.cpu, row.held, row.lent, row.others, row.free))
     return [row.name, state, *cpu, str(row.replicas), str(row.jobs)]
+
+
+def _until_s(text: str) -> float:
+    at = moment_of(text)
+    return 0.0 if at is None else (at - datetime.now(UTC)).total_seconds()
 
 
 def _cores(millicores: int) -> str:

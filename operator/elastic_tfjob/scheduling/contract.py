@@ -47,6 +47,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
         "history": Both("states of succeeded TFJobs, and a ConfigMap with those of deleted ones", "finished jobs"),
         "cluster_rules": Both("the ConfigMap", "the scenario"),
+        "leaving": Both(
+            "draining taints and the notice that each gives, from the table of signs and the ConfigMap",
+            "notice_s of the scenario's nodes",
+        ),
     },
     "ClusterRules": {
         "orders": Both("`autoscaling.order` of the ConfigMap, if the cluster has an autoscaler", ""),
@@ -70,6 +74,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
         "price": Both("", ""),
         "given_up": Both("in memory, from the last plans", "from the last plans"),
+        "spot": Both("labels of the clouds, and `autoscaling.spot` of the ConfigMap", "the cluster of the scenario"),
+        "avoid": Both("taints that announce a removal without deciding it", "the cluster of the scenario"),
         "loan": Both(
             "annotation loan, taint loaned, and the pods on the node",
             "the inference pool's demand, and the plan's loans",
@@ -134,6 +140,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "limits.cpu of each container is the sum of the job's requests on its node",
             "profiles with `share_cpu`, except with the speed model cpu-share",
         ),
+        "prepare_s": Both("annotation state", "as carried out, in speed models where speed follows CPU"),
         "cpu_settled": Both("half a minute with the same weights, or a limit", "always"),
     },
 }

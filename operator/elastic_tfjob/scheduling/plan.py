@@ -1,6 +1,6 @@
 """The output of a decision: a target per job with its reason, loans of nodes, and why the other jobs wait."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -29,16 +29,18 @@ Cause = Literal[
     "preempt",
     "reclaim",
     "deadline",
+    "notice",
 ]
 """`start`, or `resume` after a stop. `grow`, `shrink`, or `reshape`: more replicas of one type and fewer of another.
 `cpu`: a different CPU share in the same pods. `migrate`: other nodes. `repair`: replaced or fewer replicas, since nodes
 are lost, cordoned or returned to their pool. `compact`: replicas leave a node to an autoscaler. `asked`: the size that
 a person requests. For three causes all replicas are taken away: other jobs come first (`preempt`), a node is returned
 to its pool (`reclaim`), or another job would miss its deadline (`deadline`, which may also be why a job grows or
-shrinks)."""
+shrinks). `notice`: a node is taken away before replicas could move, so the job saves, and all replicas restart
+elsewhere, or wait."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
-STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline")
+STOPS: Final[tuple[Cause, ...]] = ("preempt", "reclaim", "deadline", "notice")
 """Why all replicas of a running job are taken away."""
 STORED_CAUSES: Final[frozenset[Cause]] = frozenset({*STOPS, "repair", "compact", "asked"})
 """Causes that do not follow from the sizes and must be passed on."""
@@ -160,3 +162,18 @@ def cause_of(before: Mapping[str, int], after: Mapping[str, int], *, moved: bool
         if more or fewer:
             return "reshape" if more and fewer else "grow" if more else "shrink"
     return "migrate" if moved else "cpu"
+
+
+def substitutes(before: Mapping[str, Sequence[str]], after: Placement) -> dict[tuple[str, int], int]:
+    """Replicas of `after` whose node differs, each with the index of a replica that would be dropped and is on the node
+    already: it takes over, so none has to start there. The first replica of a type is never replaced, since it may
+    lead."""
+    found: dict[tuple[str, int], int] = {}
+    for type_, names in after.items():
+        had = before.get(type_, ())
+        dropped = list(range(len(names), len(had)))
+        for k, name in enumerate(names[: len(had)]):
+            if k and dropped and had[k] != name and (j := next((j for j in dropped if had[j] == name), -1)) >= 0:
+                dropped.remove(j)
+                found[type_, k] = j
+    return found

@@ -237,6 +237,13 @@ def _lost(facts: _Facts) -> str:
     return "; ".join(parts) + ("; no room for as many replicas" if facts.has("fewer") else "")
 
 
+def _taken_away(facts: _Facts) -> str:
+    """`nodes`, the first of which is gone in `left_s`. `fewer`: no room for as many replicas."""
+    nodes = facts.names("nodes")
+    taken = f"{' and '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} taken away in {facts.number('left_s'):.0f} s"
+    return taken + ("; no room for as many replicas" if facts.has("fewer") else "")
+
+
 def _short(facts: _Facts) -> str:
     """By resource what the job needs, and with `_free` what is free, in the units of Resources."""
     units: tuple[tuple[str, Callable[[float], str]], ...] = (
@@ -381,6 +388,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
         f"was faster with fewer replicas: {facts.number('there'):.3g} steps/s, now {facts.number('here'):.3g}"
     ),
     "suspended": _fixed("suspended"),
+    "taken-away": _taken_away,
     "time-saved": _fixed("spare capacity goes where it saves most time"),
     "tries-size": _fixed("measures the speed of this size"),
     "unknown-speed": _fixed("its speed is not yet known"),

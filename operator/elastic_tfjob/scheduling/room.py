@@ -396,8 +396,9 @@ def room_index(rank: Rank, totals_only: bool) -> Callable[[Snapshot], FreeCapaci
 
 
 def usable_nodes(nodes: Mapping[str, Node]) -> list[Node]:
-    """Own and borrowed nodes that are not given up, in the order of the Snapshot."""
-    return [node for node in nodes.values() if node.loan in ("own", "loaned") and not node.given_up]
+    """Own and borrowed nodes that are not given up, in the Snapshot's order; spot nodes first: ties go to the first."""
+    usable = [node for node in nodes.values() if node.loan in ("own", "loaned") and not node.given_up]
+    return sorted(usable, key=lambda node: not node.spot) if any(node.spot for node in usable) else usable
 
 
 def admitting(nodes: Sequence[Node], constraints: Constraints, loanable: bool) -> frozenset[int]:
@@ -444,6 +445,10 @@ class Admission:
         self._nodes = nodes
         self._admitting: dict[tuple[Constraints, bool], frozenset[int] | None] = {}
         self._lent: dict[Constraints, frozenset[int]] = {}
+        self.keep_to: frozenset[int] | None = None
+        """The nodes to which a placement keeps while it is tried there; None: all."""
+        self.spot = frozenset(i for i, node in enumerate(nodes) if node.spot)
+        self.avoided = frozenset(i for i, node in enumerate(nodes) if node.avoid)
         self.tainted = any(node.taints for node in nodes)
         self.plain = not self.tainted and all(node.loan == "own" for node in nodes)
         """Whether no node is tainted or of another pool."""
@@ -451,17 +456,17 @@ class Admission:
     def nodes_for(self, spec: JobSpec, type_: str | None = None) -> frozenset[int] | None:
         """The nodes where replicas of this type may run; with no type, those where every type may run."""
         if self.plain and spec.constraints is ANYWHERE and not spec.constraints_by_type:
-            return None
+            return self.keep_to
         if type_ is None and spec.constraints_by_type:
             return in_all(self.nodes_for(spec, group.type) for group in spec.groups)
         constraints = spec.constraints if type_ is None else spec.constraints_of(type_)
         if self.plain and constraints is ANYWHERE:
-            return None
-        return self._of(constraints, spec.loanable)
+            return self.keep_to
+        return self._kept(self._of(constraints, spec.loanable))
 
     def own(self, spec: JobSpec, type_: str) -> frozenset[int] | None:
         """Like `nodes_for`, but own nodes only."""
-        return self._of(spec.constraints_of(type_), False)
+        return self._kept(self._of(spec.constraints_of(type_), False))
 
     def lent(self, spec: JobSpec, type_: str) -> frozenset[int]:
         """Like `nodes_for`, but borrowed nodes only."""
@@ -472,7 +477,13 @@ class Admission:
             own, both = self._of(constraints, False), self._of(constraints, True)
             everywhere = frozenset(range(len(self._nodes)))
             self._lent[constraints] = (everywhere if both is None else both) - (everywhere if own is None else own)
-        return self._lent[constraints]
+        return self._lent[constraints] & (self._lent[constraints] if self.keep_to is None else self.keep_to)
+
+    def _kept(self, nodes: frozenset[int] | None) -> frozenset[int] | None:
+        """Those of these nodes that are in `keep_to`; None stands for all."""
+        if self.keep_to is None:
+            return nodes
+        return self.keep_to if nodes is None else nodes & self.keep_to
 
     def _of(self, constraints: Constraints, loanable: bool) -> frozenset[int] | None:
         key = (constraints, loanable)

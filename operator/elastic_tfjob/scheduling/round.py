@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from elastic_tfjob.scheduling.plan import BEHIND, Assignment, Cause, Loan, Plan, cause_of
+from elastic_tfjob.scheduling.preferences import place_preferring
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, in_cooldown, queue_index
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
 from elastic_tfjob.scheduling.room import grown, lacking, room_index, shrunk
@@ -55,6 +56,8 @@ class Round:
         self.unmet: dict[str, Counts] = {}
         """Sizes that running jobs must have, but for which there is no room."""
         self.held_back = BEHIND
+        self.left: set[str] = set()
+        """Jobs that leave a node before it is taken away: no other step moves them or gives them more replicas."""
         self.orders: dict[str, Counts] = {}
         """The replicas for which jobs ask an autoscaler for nodes."""
         self.given_up = {node.name for node in snapshot.nodes.values() if node.given_up}
@@ -143,7 +146,7 @@ class Round:
         attempt = (job.spec.placement_key, tuple(counts.items()))
         if attempt in self._failed or (not job.placement and self.in_cooldown(job)):
             return False
-        nodes = self.rules.place.place(job.spec, counts, self.room, UNPLACED)
+        nodes = place_preferring(self.rules.place, job.spec, counts, self.room, UNPLACED)
         if nodes is None:
             self._failed.add(attempt)
             return False
@@ -155,7 +158,7 @@ class Round:
         while ago: it keeps what it has, and `kept` says why."""
         self.act(job)
         why = Reason("no-checkpoint") if not job.spec.stoppable else self.in_cooldown(job)
-        if job.placement and why and (cause != "reclaim" or not job.spec.stoppable):
+        if job.placement and why and (cause not in ("reclaim", "notice") or not job.spec.stoppable):
             self.kept[job.key] = why
             return False
         self.assign(job, UNPLACED, reason, cause)
@@ -181,6 +184,8 @@ class Round:
         requests; the other replicas do not change. False for a running job that cannot be moved: `kept` says why."""
         self.act(job)
         type_, k = role
+        if job.key in self.left:
+            return False
         if job.placement and not job.spec.movable:
             self.kept[job.key] = Reason("not-movable", {"type": type_, "index": k})
             return False
@@ -261,13 +266,15 @@ class Round:
         room, place = self.room, self.rules.place
         mark = room.mark()
         held, cpu = self.placement(job), self.cpu(job)
+        if job.key in self.left and lacking(held, counts):
+            return False
         if cpu:
             room.book_cpu(job.spec, held, cpu, -1)
         gives_back = self.rules.repack or bool(cpu)
         nodes: Placement | None
         if self.rules.repack:
             room.give(job.spec, held)
-            nodes = place.place(job.spec, counts, room, UNPLACED)
+            nodes = place_preferring(place, job.spec, counts, room, UNPLACED)
         else:
             kept = shrunk(held, counts)
             dropped = {
@@ -276,7 +283,7 @@ class Round:
             room.give(job.spec, dropped)
             gives_back |= bool(dropped)
             add = lacking(kept, counts)
-            added = place.place(job.spec, add, room, kept) if add else UNPLACED
+            added = place_preferring(place, job.spec, add, room, kept) if add else UNPLACED
             nodes = None if added is None else grown(kept, added)
         if nodes is None:
             room.rollback(mark)
@@ -339,7 +346,7 @@ class Round:
         self._forget_failed()
         room.give(job.spec, leaving)
         room.book_cpu(job.spec, held, self.cpu(job), -1)
-        added = self.rules.place.place(job.spec, add, room, kept) if add else UNPLACED
+        added = place_preferring(self.rules.place, job.spec, add, room, kept) if add else UNPLACED
         if added is None:
             room.rollback(mark)
             return False

@@ -41,6 +41,7 @@ Memory = Mapping[str, float]
 NO_MEMORY: Memory = {}
 
 NOTHING_LEARNED = History()
+NONE_LEAVING: Mapping[str, float] = {}
 
 Phase = Literal["waiting", "running", "rescaling"]
 """`rescaling`: between two targets; a plan leaves such a job alone."""
@@ -57,7 +58,8 @@ def counts_of(placement: Placement) -> dict[str, int]:
 class Node:
     """`free` is what other pods leave of `capacity`; replicas of our jobs are not deducted from it. `autoscaled`: an
     autoscaler removes it soon after the last replica has left. `price` per hour; 0: not known. `given_up`: its replicas
-    leave, and no others come, so that it is removed."""
+    leave, and no others come, so that it is removed. `spot`: its owner may take it away at any time. `avoid`: it may be
+    removed soon, so it gets no replica that another node has room for."""
 
     name: str
     capacity: Resources
@@ -70,6 +72,8 @@ class Node:
     autoscaled: bool = False
     price: float = 0.0
     given_up: bool = False
+    spot: bool = False
+    avoid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,11 @@ class JobSpec:
         """The declared size, or the nearest one within the bounds."""
         return {g.type: min(max(g.count, g.minimum), g.maximum) for g in self.groups}
 
+    @cached_property
+    def leader(self) -> str:
+        """The type whose first replica leads the training: it saves checkpoints and decides about a switch."""
+        return next((type_ for type_ in (CHIEF, "Master") if type_ in self._by_type), WORKER)
+
     @property
     def scope(self) -> str:
         """The namespace, or empty in a simulation. Lessons from jobs of one scope are used only in this scope."""
@@ -296,6 +305,7 @@ class Job:
     cpu_settled: bool = True
     cpu_limited: bool = True
     cpu_shared: bool = False
+    prepare_s: float | None = None
 
     @property
     def key(self) -> str:
@@ -366,11 +376,14 @@ V = TypeVar("V", bound=SnapshotIndex)
 class Snapshot:
     """The cluster at `now`. `seed` is the only randomness a policy may use. `cluster_rules`: what jobs may do here.
 
+    `leaving`: nodes that no longer take replicas, those on them run on, by the time when the node is gone. They are not
+    in `nodes`, as those that are gone already.
+
     `pools`: the demand of other pools by name; by default it is derived from the states of their nodes. `history`: what
     finished jobs taught. It changes independently of jobs: an index that keeps results from it must keep the `Past`,
     too, and compare it."""
 
-    __slots__ = ("_indexes", "cluster_rules", "history", "jobs", "nodes", "now", "pools", "seed")
+    __slots__ = ("_indexes", "cluster_rules", "history", "jobs", "leaving", "nodes", "now", "pools", "seed")
 
     def __init__(
         self,
@@ -382,6 +395,7 @@ class Snapshot:
         *,
         history: History = NOTHING_LEARNED,
         cluster_rules: ClusterRules = NO_RULES,
+        leaving: Mapping[str, float] = NONE_LEAVING,
     ) -> None:
         self.now = now
         self.nodes = nodes
@@ -390,6 +404,7 @@ class Snapshot:
         self.pools: Mapping[str, Pool] = demand_of(nodes) if pools is None else pools
         self.history = history
         self.cluster_rules = cluster_rules
+        self.leaving = leaving
         self._indexes: dict[Hashable, SnapshotIndex] = {}
 
     def evolve(
@@ -402,10 +417,11 @@ class Snapshot:
         pools: Mapping[str, Pool] | None = None,
         history: History | None = None,
         cluster_rules: ClusterRules | None = None,
+        leaving: Mapping[str, float] | None = None,
     ) -> "Snapshot":
         """The next Snapshot: `changed` jobs are new or changed, `removed` ones no longer exist; `nodes`, `pools`,
-        `history` and `cluster_rules`, if given, replace the present ones. With `nodes` but without `pools`, the nodes'
-        states determine the pools' demand."""
+        `history`, `cluster_rules` and `leaving`, if given, replace the present ones. With `nodes` but without `pools`,
+        the nodes' states determine the pools' demand."""
         jobs = dict(self.jobs)
         deltas: list[tuple[Job | None, Job | None]] = []
         for key in removed:
@@ -416,11 +432,17 @@ class Snapshot:
             jobs[key] = job
         learned = self.history if history is None else history
         rules = self.cluster_rules if cluster_rules is None else cluster_rules
-        if nodes is None:
-            demand = self.pools if pools is None else pools
-            after = Snapshot(now, self.nodes, jobs, self.seed, demand, history=learned, cluster_rules=rules)
-        else:
-            after = Snapshot(now, nodes, jobs, self.seed, pools, history=learned, cluster_rules=rules)
+        demand = self.pools if pools is None and nodes is None else pools
+        after = Snapshot(
+            now,
+            self.nodes if nodes is None else nodes,
+            jobs,
+            self.seed,
+            demand,
+            history=learned,
+            cluster_rules=rules,
+            leaving=self.leaving if leaving is None else leaving,
+        )
         indexes, self._indexes = self._indexes, {}
         for key_, index in indexes.items():
             for before, job_after in deltas:

@@ -15,6 +15,7 @@ from elastic_tfjob.scheduling.plan import Assignment, Loan, Plan
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import nodes_of
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
+from elastic_tfjob.scheduling.steps.leave import LAST_CHANCE_S
 from elastic_tfjob.simulation.event_queue import (
     ARRIVE,
     COOLED,
@@ -22,6 +23,7 @@ from elastic_tfjob.simulation.event_queue import (
     FINISH,
     JUMP,
     NODES,
+    NOTICE,
     READY,
     SPEED_CHANGE,
     EventQueue,
@@ -30,6 +32,7 @@ from elastic_tfjob.simulation.event_queue import (
 )
 from elastic_tfjob.simulation.live_job import NO_COSTS, NO_NOISE, Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
+from elastic_tfjob.simulation.notices import Notices
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
@@ -158,6 +161,8 @@ class Simulation:
         """Number of node changes carried out."""
         self._losses = any(job.loss for job in self.jobs)
         self._first_starts = FirstStartForecast()
+        self._notices = Notices()
+        self.outcome.interruptions = self._notices.outcomes
 
     # ---- the loop
 
@@ -169,6 +174,8 @@ class Simulation:
                 self._queue.add(work.submit_s, ARRIVE, place=k)
             for k, change in enumerate(self._script.changes):
                 self._queue.add(change.at_s, NODES, place=k)
+            for at_s, k in self._script.notices:
+                self._queue.add(at_s, NOTICE, place=k)
             if self._demand is not None and self.jobs:
                 self._queue.add(self.jobs[0].submit_s, DEMAND)
             if self._speed_change_s and self.jobs:
@@ -223,9 +230,23 @@ class Simulation:
                         self._wake(now, interval if not on_change else 0.0)
                         jobs.push_jump(live[key], now)
                 elif kind == NODES:
+                    name = self._script.changes[k].name
+                    self._notices.end(name, jobs.training_on(name))
                     nodes = self._script.carried_out(k, nodes or self.snapshot.nodes)
                     scripted = True
                     self._scripted = k + 1
+                elif kind == NOTICE:
+                    change, had = self._script.changes[k], nodes or self.snapshot.nodes
+                    if change.name in had:
+                        nodes = self._notices.begin(change.name, change.at_s, had)
+                        if (last_s := change.at_s - LAST_CHANCE_S) > now:
+                            queue.add(last_s, NOTICE, place=k)
+                    else:
+                        late = jobs.save_before_end(change.name, now)
+                        self._notices.save(change.name, late)
+                        changed += late
+                    round_due = round_due or on_change
+                    self._wake(now, interval if not on_change else 0.0)
                 elif kind == COOLED:
                     if key in live:
                         round_due = round_due or on_change
@@ -247,19 +268,25 @@ class Simulation:
                 nodes = None
             news = bool(changed or removed) or nodes is not None
             if jobs.contended and touched:
-                changed += jobs.share(touched, self.snapshot.nodes, now)
+                changed += jobs.share(touched, self._standing, now)
             if round_due and self._losses:
                 known = {job.key for job in changed}
                 changed += [job.seen_at(now) for key, job in live.items() if job.work.loss and key not in known]
             if news or round_due:
                 self.snapshot = self.snapshot.evolve(
-                    now, changed=changed, removed=removed, nodes=nodes, pools=pools, history=jobs.history
+                    now,
+                    changed=changed,
+                    removed=removed,
+                    nodes=nodes,
+                    pools=pools,
+                    history=jobs.history,
+                    leaving=dict(self._notices.gone_s),
                 )
             if scripted:
-                followed = jobs.follow_nodes(self.snapshot.nodes, now)
+                followed = jobs.follow_nodes(self._standing, now)
                 self.snapshot = self.snapshot.evolve(now, changed=followed)
             if speeds_changed:
-                self.snapshot = self.snapshot.evolve(now, changed=jobs.draw_speeds(self.snapshot.nodes, now))
+                self.snapshot = self.snapshot.evolve(now, changed=jobs.draw_speeds(self._standing, now))
             if round_due or (news and on_change):
                 self._decide(now)
             elif news:
@@ -273,6 +300,11 @@ class Simulation:
             ):
                 last_report, reported_s = self.outcome.rounds, time.monotonic()
                 self.progress(now, self._done, len(self.jobs))
+
+    @property
+    def _standing(self) -> Mapping[str, Node]:
+        """All nodes on which replicas run."""
+        return self._notices.standing(self.snapshot.nodes)
 
     def _stuck(self, now: float) -> bool:
         """Whether no job will ever run again: all have arrived, none will finish, and for some time no round changed
@@ -304,7 +336,7 @@ class Simulation:
             self._moved_s = now
             self.outcome.changes.update(target.cause for target in plan.changes.values() if target.cause is not None)
             self.outcome.scaled_in += sum(target.why.code == "node-shrinks" for target in plan.changes.values())
-        live, cluster = self._live.by_key, self.snapshot.nodes
+        live, cluster = self._live.by_key, self._standing
         for key, memory in plan.memory.items():
             live[key].memory = memory
         if plan.changes or plan.memory or nodes is not None:
@@ -314,6 +346,8 @@ class Simulation:
                 if target.nodes and (record := live[key].record).start_s is None:
                     self._first_starts.note(record, plan.snapshot, key, target)
                 self._live.stays.change(live[key], target, self.snapshot)
+                if self._notices.nodes:
+                    self._notices.change(self.snapshot.jobs[key], target)
             changed = {key: live[key].seen_at(now) for key in plan.memory if key not in plan.changes}
             changed |= {key: self._live.carry_out(live[key], target, cluster, now) for key, target in first}
             if self._live.contended:

@@ -17,6 +17,7 @@ __all__ = [
     "FINISH",
     "JUMP",
     "NODES",
+    "NOTICE",
     "READY",
     "ROUND",
     "SPEED_CHANGE",
@@ -30,9 +31,10 @@ ARRIVE: Final = 2
 JUMP: Final = 3
 COOLED: Final = 4
 NODES: Final = 5
-DEMAND: Final = 6
-SPEED_CHANGE: Final = 7
-ROUND: Final = 8
+NOTICE: Final = 6
+DEMAND: Final = 7
+SPEED_CHANGE: Final = 8
+ROUND: Final = 9
 """Kinds of events. Events at the same time are handled in this order."""
 
 Event = tuple[float, int, int, int, str]
@@ -81,12 +83,13 @@ class EventQueue:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """At `at_s` (seconds) the cluster loses the node `name`. With `node`, the cluster gets this node instead, for the
-    first time or after a loss."""
+    """At `at_s` (seconds) the cluster loses the node `name`, which is drained for the last `notice_s` seconds. With
+    `node`, the cluster gets this node instead, for the first time or after a loss."""
 
     at_s: float
     name: str
     node: Node | None = None
+    notice_s: float = 0.0
 
 
 class NodeScript:
@@ -97,7 +100,13 @@ class NodeScript:
         self.changes = sorted(changes, key=lambda change: change.at_s)
         self._rank = {name: i for i, name in enumerate((*nodes, *(change.name for change in self.changes)))}
         there = set(nodes)
-        for change in self.changes:
+        since_s = dict.fromkeys(nodes, -inf)
+        self.notices: list[tuple[float, int]] = []
+        """When a node begins to be drained, and the number of the change that ends it."""
+        for k, change in enumerate(self.changes):
+            if change.notice_s and change.node is None:
+                self.notices.append((max(change.at_s - change.notice_s, since_s.get(change.name, -inf)), k))
+            since_s[change.name] = change.at_s
             if (change.node is None) != (change.name in there):
                 said = "already exists" if change.node is not None else "does not exist, so it cannot be lost"
                 raise ValueError(f"node {change.name!r} {said} at {change.at_s:g} s")

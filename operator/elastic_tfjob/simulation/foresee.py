@@ -107,6 +107,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         cpu_shared=job.cpu_shared,
         loss=job.loss,
         memory=job.memory,
+        prepare_s=job.prepare_s,
     )
     if isinstance(job.speed, OnlineSpeed):
         live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.worker_millicores)

@@ -118,6 +118,8 @@ class LiveJob:
     cpu_shared: bool = False
     loss: Growth = NOT_REPORTED
     memory: Memory = field(default_factory=dict)
+    prepare_s: float | None = None
+    """How long the last added or moved replica took to start its program beside a running one; None: not known."""
     lost: bool = False
     """Whether the job stands still because one of its nodes is lost."""
     silent: bool = False
@@ -159,6 +161,7 @@ class LiveJob:
             warm_start=self.warm_start,
             cpu_limited=self.cpu_limited,
             cpu_shared=self.cpu_shared,
+            prepare_s=self.prepare_s,
         )
 
     def _loss_at(self, now: float) -> Growth:
@@ -198,8 +201,9 @@ class LiveJob:
         if self.boot is not None:
             self.boot.placement = UNPLACED
 
-    def change_to(self, new: Placement, costs: Costs, now: float) -> float:
-        """Account for a change to `new`, which the caller carries out. Returns the length of the pause in seconds."""
+    def change_to(self, new: Placement, costs: Costs, now: float, *, saves: bool = False) -> float:
+        """Account for a change to `new`, which the caller carries out. `saves`: all replicas end once they have saved,
+        before the node of one is gone. Returns the length of the pause in seconds."""
         record, old = self.record, self.placement
         resized = _counts(old) != _counts(new)
         if old:
@@ -216,7 +220,8 @@ class LiveJob:
         if not new:
             record.preemptions += 1
             self.stopped_s = now
-            self.back_to_checkpoint(costs.checkpoint_interval_s)
+            if not saves:
+                self.back_to_checkpoint(costs.checkpoint_interval_s)
             return 0.0
         if not old:
             if record.start_s is None:
@@ -230,8 +235,10 @@ class LiveJob:
         self.rescaled_s = now
         if resized:
             record.rescales += 1
-            return restart_s if self.lost else costs.rescale_s
+            return restart_s if self.lost or saves else costs.rescale_s
         record.migrations += 1
+        if saves:
+            return restart_s
         self.lose(min(self.steps, costs.migrate_lost_s * self.steps_per_s))
         return costs.migrate_s
 

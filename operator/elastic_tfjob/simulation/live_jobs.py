@@ -9,7 +9,7 @@ from random import Random
 
 from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.room import more_replicas
+from elastic_tfjob.scheduling.room import more_replicas, nodes_of
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement
 from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, EventQueue, on_lost_node
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
@@ -199,7 +199,8 @@ class LiveJobs:
     def carry_out(self, live: LiveJob, target: Assignment, nodes: Mapping[str, Node], now: float) -> Job:
         """Start, stop, move or rescale a job, or change its CPU share, as the plan requires."""
         new, old = target.nodes, live.placement
-        pause = live.change_to(new, self._costs, now)
+        saves = target.cause == "notice"
+        pause = live.change_to(new, self._costs, now, saves=saves)
         # A change does not shorten the pause of an earlier start, move or change.
         until_s = max(live.observed_s, now) if old and new else now
         was_lost, live.lost = live.lost, on_lost_node(new, nodes)
@@ -212,7 +213,7 @@ class LiveJobs:
             if not new or live.lost:
                 live.boot = None
             elif new != old:
-                was = UNPLACED if was_lost else old
+                was = UNPLACED if was_lost or saves else old
                 live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
             live.observed_s = until_s
             self._follow_cpu(live, now)
@@ -258,9 +259,32 @@ class LiveJobs:
             changed.append(live.seen_at(now))
         return changed
 
+    def training_on(self, name: str) -> list[str]:
+        """The keys of the jobs that train on this node."""
+        return [
+            key
+            for key, live in self.by_key.items()
+            if name in nodes_of(live.placement if live.boot is None else live.boot.placement)
+        ]
+
+    def save_before_end(self, name: str, now: float) -> list[Job]:
+        """Jobs that train on this node while they prepare a size elsewhere save and end there: the node is gone before
+        they are ready for certain."""
+        changed = []
+        for key in self.training_on(name):
+            live = self.by_key[key]
+            if live.boot is not None:
+                live.train_until(now)
+                live.boot.placement = UNPLACED
+                self._follow_cpu(live, now)
+                changed.append(live.seen_at(now))
+        return changed
+
     def ready(self, live: LiveJob, boot: Boot, now: float) -> Job:
         """The training program for the job's new size has started."""
         live.train_until(now)
+        if boot.placement and more_replicas(live.placement, boot.placement):
+            live.prepare_s = now - boot.begun_s
         live.boot = None
         live.observed_s = max(live.observed_s, now + boot.pause_s)
         self.stays.trains(live)

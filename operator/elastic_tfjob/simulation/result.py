@@ -8,6 +8,7 @@ from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.scheduling.steps.leave import Outcome
 from elastic_tfjob.speed.prediction import Source
 
 
@@ -95,6 +96,8 @@ class RunResult:
     intervals: list[Interval] = field(default_factory=list)
     changes: Counter[Cause] = field(default_factory=Counter)
     """The number of changes in plans, by cause."""
+    interruptions: Counter[Outcome] = field(default_factory=Counter)
+    """How jobs met the end of a drained node, once for each job and node."""
     compared: list[Compared] = field(default_factory=list)
     pool: bool = False
     """Whether an inference pool lent nodes. The next three fields are in node-seconds."""

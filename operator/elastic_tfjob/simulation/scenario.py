@@ -224,7 +224,7 @@ def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChang
         if entry.added_s is not None:
             changes.append(NodeChange(entry.added_s, entry.node, node))
         if entry.lost_s is not None:
-            changes.append(NodeChange(entry.lost_s, entry.node))
+            changes.append(NodeChange(entry.lost_s, entry.node, notice_s=entry.notice_s))
         if entry.back_s is not None:
             changes.append(NodeChange(entry.back_s, entry.node, node))
     NodeScript(changes, by_name)

@@ -51,7 +51,8 @@ class Summary:
     speed - 1| (`error`), the median of measured / expected (`ratio`) and their `count`. No schedule
     has a mean JCT below `jct_lower_bound_s` (see least_mean_jct_s; None if it is unknown, or if not all jobs finished).
     `preempted_jobs` is the number of jobs stopped at least once, `lost_work_s` the training time of the steps that were
-    lost.
+    lost. `interruptions` counts jobs on nodes that were taken away with notice, once for each job and node, by outcome:
+    moved, shrunk, saved, lost.
 
     With an inference pool: `reclaim_preemptions` is the number of preemptions for the return of a node, `scaled_in` the
     number of jobs that shrank for it instead; `loaned_node_hours` are the node-hours lent, `loaned_used_hours` those
@@ -91,6 +92,7 @@ class Summary:
     calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     preempted_jobs: int = 0
     lost_work_s: float = 0.0
+    interruptions: Mapping[str, int] = field(default_factory=dict)
     reclaim_preemptions: int | None = None
     scaled_in: int | None = None
     loaned_node_hours: float | None = None
@@ -145,6 +147,7 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         calibration={cause: asdict(found) for cause, found in by_cause(outcome.compared).items()},
         preempted_jobs=sum(r.preemptions > 0 for r in records),
         lost_work_s=sum(r.lost_s for r in records),
+        interruptions=dict(sorted(outcome.interruptions.items())),
         **_of_loans(outcome),
     )
 

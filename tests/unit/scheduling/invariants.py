@@ -29,7 +29,9 @@ def other_causes(plan: Plan) -> list[str]:
         job = plan.snapshot.jobs[key]
         moved = target.nodes != job.placement
         told = cause_of(job.counts, target.replicas, moved=moved, stopped=bool(job.stops))
-        allowed = STOPS if not target.nodes else (told, *(("repair", "asked", "deadline") if job.placement else ()))
+        allowed = (
+            STOPS if not target.nodes else (told, *(("repair", "asked", "deadline", "notice") if job.placement else ()))
+        )
         if target.cause not in allowed:
             broken.append(f"{key}: {target.cause}, not {told}")
     return broken

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.api.scenario import parse_scenario
+from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Node, ReplicaGroup
+from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.runner import uniform_cluster
@@ -158,3 +160,49 @@ def test_a_scenario_says_what_happens_to_nodes() -> None:
 def test_a_history_that_makes_no_sense_is_refused(entry: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_scenario({"jobs": 1, "mix": [KIND], "nodes": [{"node": "n", **entry}]})
+
+
+# -- Nodes that are drained before they go -----------------------------------------------------------------------------
+
+EACH = Resources(1000)
+
+
+def trains(n: int, low: int, ps: int = 1) -> WorkloadJob:
+    """A PS and workers of 1 CPU each: they train from the moment at which their programs have started."""
+    groups = (ReplicaGroup(PS, EACH, ps, ps, ps), ReplicaGroup(WORKER, EACH, n, low, n))
+    return WorkloadJob("a", 0, groups, total_steps=20000.0, model="digits")
+
+
+@pytest.mark.parametrize(
+    ("notice_s", "low", "cpus", "met"),
+    [
+        (0, 1, 1, {}),
+        (120, 1, 1, {"moved": 1}),
+        (20, 1, 1, {"shrunk": 1}),
+        (20, 2, 1, {"saved": 1}),
+        (120, 1, 0, {"shrunk": 1}),
+        (120, 2, 0, {"saved": 1}),
+    ],
+)
+def test_with_a_notice_no_step_is_lost(notice_s: float, low: int, cpus: float, met: dict[str, int]) -> None:
+    """The PS and two workers on three nodes, perhaps with a free one: what happens to the second worker, whose node
+    is lost at 200. Without a notice it loses the steps since its checkpoint."""
+    costs = Costs(restart_s=((math.inf, 2),), checkpoint_interval_s=70, boot_cpu_s=10, boot_kept_cpu_s=1)
+    nodes = [Node(f"node-{k}", EACH, EACH) for k in range(3 + bool(cpus))]
+    change = NodeChange(200, "node-2", notice_s=notice_s)
+    chosen = build("elastic", parse_profile("elastic", {"lend": "none"}))
+    later = there(700, "node-2", 0, 1)
+    inputs = SimulationInput([trains(2, low)], nodes, PS_CPU, costs, node_changes=[change, later])
+    outcome = Simulation(inputs, chosen, check=no_violation).run()
+    (record,) = outcome.records
+    assert dict(outcome.interruptions) == met
+    assert (record.lost_steps > 0) == (not notice_s)
+    assert record.finish_s is not None
+
+
+def test_a_notice_in_a_scenario() -> None:
+    text = {"jobs": 1, "mix": [{"name": "a", "workers": {"count": 1}, "duration_s": 1}]}
+    scenario = parse_scenario({**text, "nodes": [{"node": "node-0", "lost_s": 50, "notice_s": 30}]})
+    assert node_changes(scenario, uniform_cluster(1, 1, 0, 0)) == (NodeChange(50, "node-0", notice_s=30),)
+    with pytest.raises(ValueError, match="notice_s needs lost_s"):
+        parse_scenario({**text, "nodes": [{"node": "node-0", "added_s": 50, "notice_s": 30}]})

@@ -8,6 +8,7 @@ one. A move therefore pauses the job for as long as a rescale does, and loses no
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
+from types import MappingProxyType
 from typing import Final
 
 from elastic_tfjob.api.reading import MAX_REPLICAS
@@ -17,6 +18,7 @@ from elastic_tfjob.controller.model.annotations import simplest, spans
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.target import Counts, Cpu, Target, words
+from elastic_tfjob.scheduling.plan import substitutes
 
 __all__ = ["Move", "coming_indexes", "described", "moves", "replicas_moved", "switched_with_moves"]
 
@@ -41,35 +43,54 @@ class Move:
 
 def moves(state: StoredState, target: Target, pods: Mapping[Role, Pod]) -> tuple[Move, ...]:
     """Returns the replicas whose pod runs on a node other than its target's. A pod that is not bound, or is ending,
-    gets the node when it is recreated."""
-    found = []
+    gets the node when it is recreated. A task that another pod takes over needs none."""
+    found, replaced = [], taken_over(state, target, pods)
     for name, nodes in target.nodes.items():
         for task, (index, node) in enumerate(zip(state.pods(name), nodes, strict=False)):
             pod = pods.get((name, index))
             if pod is None or pod.terminating or pod.stopped_by_us or pod.ended:
+                continue
+            if (name, task) in replaced:
                 continue
             if task < target.replicas.get(name, 0) and pod.node and pod.node != node:
                 found.append(Move(name, task, index, pod.node, node))
     return tuple(found)
 
 
+def taken_over(state: StoredState, target: Target, pods: Mapping[Role, Pod]) -> dict[tuple[str, int], int]:
+    """By type and task, the index of the pod that takes the task over: a pod that the target's size would drop is on
+    the node already, and the task's own pod is not."""
+    bound = {
+        name: [
+            pod.node if pod is not None and not (pod.terminating or pod.stopped_by_us or pod.ended) else ""
+            for pod in (pods.get((name, index)) for index in state.pods(name))
+        ]
+        for name in target.nodes
+    }
+    return {(name, task): state.pods(name)[j] for (name, task), j in substitutes(bound, target.nodes).items()}
+
+
 def coming_indexes(
-    job: str, state: StoredState, replicas: Counts, moving: Collection[Move]
+    job: str,
+    state: StoredState,
+    replicas: Counts,
+    moving: Collection[Move],
+    replaced: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> dict[str, tuple[int, ...]] | None:
     """Returns the pod indexes, by type, of a size that is prepared beside the running one: each added or moving task
-    gets the lowest index that no pod has now. None if an index is beyond what an annotation may have, or a name would
-    be too long."""
+    gets the lowest index that no pod has now, a task that another pod takes over (`replaced`) the index of that. None
+    if an index is beyond what an annotation may have, or a name would be too long."""
     tasks = {(each.name, each.task) for each in moving}
     indexes: dict[str, tuple[int, ...]] = {}
     for name, count in replicas.items():
         before = state.pods(name)
-        if name not in state.indexes and not any(kind == name for kind, _ in tasks):
+        if name not in state.indexes and not any(kind == name for kind, _ in (*tasks, *replaced)):
             continue
         used = set(before)
         free = (index for index in numbers() if index not in used)
-        indexes[name] = tuple(
-            before[task] if task < len(before) and (name, task) not in tasks else next(free) for task in range(count)
-        )
+        kept = {task: index for task, index in enumerate(before[:count]) if (name, task) not in tasks}
+        kept |= {task: index for (kind, task), index in replaced.items() if kind == name}
+        indexes[name] = tuple(kept[task] if task in kept else next(free) for task in range(count))
     indexes = simplest(indexes)
     pods = spans(replicas, indexes)
     named = all(pods[name] <= nameable(job, name) for name in indexes)

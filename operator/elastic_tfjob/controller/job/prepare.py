@@ -41,6 +41,8 @@ def choose_mode(
     if any(each.role == ctx.chief for each in moving):
         # The chief alone decides the switch, and cannot hand that over to another pod.
         return "recreate", f"{describe_role(ctx.chief)} is the chief, and it moves to another node"
+    if ctx.target is not None and ctx.target.cause == "notice":
+        return "recreate", "the node is taken away before new pods could be ready"
     if not numbered:
         return "recreate", "additional pods would exceed the limit of replicas or of the length of names"
     if ctx.job.queue and (name := _beyond_admitted(ctx, moving)):
@@ -190,7 +192,14 @@ def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
 def fails_for_good(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's pod has failed by itself, and its restart policy does not replace it."""
     pod = ctx.by_role.get(role)
-    if pod is None or pod.terminating or pod.stopped_by_us or pod.not_installed or pod.phase != "Failed":
+    if (
+        pod is None
+        or pod.terminating
+        or pod.stopped_by_us
+        or pod.not_installed
+        or pod.shut_down
+        or pod.phase != "Failed"
+    ):
         return False
     return not retried(ctx.declared.tf_replica_specs[role[0]].restart, pod.exit_code)
 

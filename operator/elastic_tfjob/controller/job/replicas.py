@@ -50,6 +50,8 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
             ctx.delete_pods([pod], mark=True)
         elif pod.not_installed:
             _install_again(ctx, pod)
+        elif pod.shut_down and not pod.terminating:
+            ctx.delete_pods([pod])  # recreated, as a pod whose node is deleted
         leaving = leaves(ctx, name, pod)
         if pod.exit_code is not None:
             ctx.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
@@ -65,10 +67,11 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
 
 def leaves(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
     """Whether a pod's end does not affect the job's status: the pod is not part of the size, the operator ended it or
-    caused its failure by what it injected, or the pod belongs to a new size that fails before its first step. A job
-    with checkpoints survives the loss of a pod, so a drain or a preemption is no failure of the job."""
+    caused its failure by what it injected, its node was shut down, or the pod belongs to a new size that fails before
+    its first step. A job with checkpoints survives the loss of a pod, so a drain or a preemption is no failure of the
+    job."""
     stoppable = ctx.state is not None and ctx.stoppable
-    ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating)
+    ended_for_us = pod.stopped_by_us or bool(pod.not_installed) or (stoppable and pod.terminating) or pod.shut_down
     ended_for_us = ended_for_us or _fails_on_trial(ctx, name, pod)
     return ended_for_us or ctx.task(name, pod) is None
 

@@ -39,6 +39,7 @@ from elastic_tfjob.controller.job.moves import (
     describe_stay,
     moves,
     on_one_line,
+    taken_over,
 )
 from elastic_tfjob.controller.job.pods import Role, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.job.prepare import (
@@ -126,7 +127,8 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
     may = ctx.elastic or (ctx.stoppable and (same or not target.replicas))
     if not may or target.generation <= max(state.generation, tried):
         return state
-    indexes = coming_indexes(ctx.job.name, state, target.replicas, moving)
+    replaced = taken_over(state, target, ctx.by_role)
+    indexes = coming_indexes(ctx.job.name, state, target.replicas, moving, replaced)
     mode, why = choose_mode(ctx, moving, numbered=indexes is not None) if target.replicas else ("recreate", "")
     change = describe_change(state.replicas, target.replicas, moving)
     if mode is None:
@@ -300,7 +302,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     chief = pods.get(ctx.chief)
     ends = chief.last_end if chief is not None else None
     counted = replace(coming, restarts=_restarts(ctx), chief_deaths=ends.deaths if ends is not None else 0)
-    return replace(_enter(ctx, "Checkpointing"), next=counted)
+    prepare_s = ctx.elapsed_s if added else ctx.current.prepare_s
+    return replace(_enter(ctx, "Checkpointing"), next=counted, prepare_s=prepare_s)
 
 
 def _checkpointing(ctx: ReconcileContext) -> StoredState:

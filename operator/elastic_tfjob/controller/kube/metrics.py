@@ -21,6 +21,7 @@ __all__ = [
     "EXPERIENCE",
     "FAILED_PODS",
     "FAILED_PODS_LEFT_OUT",
+    "INTERRUPTIONS",
     "JOBS",
     "LEADER",
     "LOOP_LAG",
@@ -203,6 +204,11 @@ AUTOSCALED_NODES: Final = Gauge(
     ("state",),
 )
 NODES_GIVEN_UP: Final = Counter("elastic_tfjob_nodes_given_up", "Nodes that jobs have left to an autoscaler")
+INTERRUPTIONS: Final = Counter(
+    "elastic_tfjob_interruptions",
+    "Jobs on nodes that were taken away with notice, once for each job and node: moved, shrunk, saved or lost",
+    ("outcome",),
+)
 STATUS_REQUESTS: Final = Counter("elastic_tfjob_status_requests", "Status polls of pods, by result", ("result",))
 TALLIES: Final = {
     "starts": Counter("elastic_tfjob_starts", "Job starts, first ones and those after a stop, by cause", ("cause",)),

@@ -171,6 +171,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Warning", "TFJob", "A node with pods of the job does not answer. The message says what the job waits for."
     ),
     "NotScheduled": Meaning("Warning", "TFJob", "The scheduler skips the job for a while. The message says why."),
+    "NodeTakenAway": Meaning(
+        "Warning",
+        "TFJob",
+        "A node of the job will be removed in the time that the message says. The job moves, shrinks or saves.",
+    ),
     # Orders of nodes from an autoscaler
     "NodesOrdered": Meaning(
         "Normal", "TFJob", "The job asks an autoscaler for nodes by placeholder pods. The message has the replicas."

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast, get_args
 
@@ -20,12 +20,15 @@ from elastic_tfjob.scheduling.resources import NOTHING, Constraints, Resources, 
 __all__ = [
     "ACTIVE_AND_BOUND",
     "AUTOSCALED_LABELS",
+    "AVOIDED_TAINTS",
     "DRAINING_TAINTS",
     "LOANED_TAINT",
     "LOAN_ANNOTATION",
     "PENDING",
     "POOL_LABEL",
     "POOL_NAME",
+    "SHUTTING_DOWN",
+    "SPOT_LABELS",
     "WANT_ANNOTATION",
     "ConfigMap",
     "ForeignPod",
@@ -126,17 +129,38 @@ Raw = Mapping[str, Any]
 ACTIVE_AND_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 # Field selector of the pods that wait for a node.
 PENDING = "spec.nodeName=,status.phase=Pending"
-DRAINING_TAINTS: Final = (
-    "karpenter.sh/disrupted",
-    "ToBeDeletedByClusterAutoscaler",
-    "aws-node-termination-handler/spot-itn",
-    "aws-node-termination-handler/asg-lifecycle-termination",
-    "cloud.google.com/impending-node-termination",
-    "remediator.kubernetes.azure.com/unschedulable",
+DRAINING_TAINTS: Final[Mapping[str, float | None]] = {
+    "karpenter.sh/disrupted": 120.0,
+    "ToBeDeletedByClusterAutoscaler": 120.0,
+    "aws-node-termination-handler/spot-itn": 120.0,
+    "aws-node-termination-handler/asg-lifecycle-termination": 120.0,
+    "cloud.google.com/impending-node-termination": 15.0,
+    "remediator.kubernetes.azure.com/unschedulable": 30.0,
+}
+"""Keys of taints on a node that will be removed, with the seconds from the taint to the end of its pods: autoscalers
+and notices of termination set them, most without a cordon. Sources: karpenter `pkg/apis/v1/taints.go`,
+cluster-autoscaler `utils/taints/taints.go`, aws-node-termination-handler `pkg/node/node.go`, AKS `node-auto-drain`;
+GKE's pods have 15 of its 30 s."""
+_WAIT_FOR_BUDGETS: Final = frozenset({"karpenter.sh/disrupted"})
+# On a node that is not spot, these drains wait until the PodDisruptionBudgets allow them, however long.
+SHUTTING_DOWN: Final = "node is shutting down"
+"""The kubelet's message while it ends its pods before the machine stops. As a sign of a removal it needs no taint."""
+_SHUTDOWN_S: Final = 15.0
+# Seconds that pods have in such a shutdown on GKE.
+AVOIDED_TAINTS: Final = frozenset(
+    {"DeletionCandidateOfClusterAutoscaler", "aws-node-termination-handler/rebalance-recommendation"}
 )
-"""Keys of taints on a node that will be removed: autoscalers and notices of termination set them, most without a
-cordon. Sources: karpenter `pkg/apis/v1/taints.go`, cluster-autoscaler `utils/taints/taints.go`,
-aws-node-termination-handler `pkg/node/node.go`, AKS `node-auto-drain`."""
+"""Keys of taints on a node that may be removed soon."""
+SPOT_LABELS: Final = frozenset(
+    {
+        ("karpenter.sh/capacity-type", "spot"),
+        ("eks.amazonaws.com/capacityType", "SPOT"),
+        ("cloud.google.com/gke-spot", "true"),
+        ("cloud.google.com/gke-preemptible", "true"),
+        ("kubernetes.azure.com/scalesetpriority", "spot"),
+    }
+)
+"""Labels of nodes that their owner may take away at any time."""
 AUTOSCALED_LABELS: Final = frozenset(
     {
         "karpenter.sh/nodepool",
@@ -154,10 +178,12 @@ _STAY = frozenset({"DaemonSet", "Node"})
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node. `ready`: its pods run. `unschedulable`: `kubectl cordon`. `draining`: key of the taint which says that
-    the node will be removed, or `deletionTimestamp`; empty: none. `deleted`: only a finalizer keeps it. `kept`: an
-    annotation forbids autoscalers to remove it. `pool` is the admin's label; `loan` and `tainted` are the operator's
-    annotation and taint for a loan."""
+    """A node. `ready`: its pods run. `unschedulable`: `kubectl cordon`. `draining`: the sign which says that the node
+    will be removed, the key of a taint, SHUTTING_DOWN or `deletionTimestamp`; empty: none. `draining_since_s` is when
+    the sign was set (Unix time) as far as the object says it, `notice_s` the seconds from then to the end of its pods;
+    None: no limit is known. `spot`: its owner may take it away at any time. `avoid`: it may be removed soon. `deleted`:
+    only a finalizer keeps it. `kept`: an annotation forbids autoscalers to remove it. `pool` is the admin's label;
+    `loan` and `tainted` are the operator's annotation and taint for a loan."""
 
     name: str
     uid: str
@@ -170,6 +196,10 @@ class KubeNode:
     draining: str = ""
     deleted: bool = False
     kept: bool = False
+    draining_since_s: float | None = None
+    notice_s: float | None = None
+    spot: bool = False
+    avoid: bool = False
     namespace: str = ""
     pool: str = ""
     loan: NodeLoan | None = None
@@ -180,27 +210,30 @@ class KubeNode:
     def parse(cls, raw: Raw) -> "KubeNode":
         """Keeps what decisions read of a node in the API's form. Raises ValueError for an invalid one."""
         metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+        kubelet: Raw = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+        shuts_down = kubelet.get("status") == "False" and SHUTTING_DOWN in str(kubelet.get("message"))
         labels = dict(metadata.get("labels") or {})
         taints = tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ())
         annotations = metadata.get("annotations") or {}
-        deleted = "deletionTimestamp" in metadata
-        return cls(
+        found = cls(
             name=sys.intern(metadata["name"]),
             uid=metadata["uid"],
             version=int(metadata["resourceVersion"]),
             allocatable=allocatable(status.get("allocatable") or {}),
             labels=labels,
             taints=taints,
-            ready=ready,
+            ready=kubelet.get("status") == "True" or shuts_down,
             unschedulable=bool(spec.get("unschedulable")),
-            draining=_draining(taints, DRAINING_TAINTS, deleted=deleted),
-            deleted=deleted,
+            draining=SHUTTING_DOWN if shuts_down else "",
+            draining_since_s=_time_s(kubelet.get("lastTransitionTime")) if shuts_down else _tainted_s(metadata, spec),
+            avoid=any(taint.key in AVOIDED_TAINTS for taint in taints),
+            deleted="deletionTimestamp" in metadata,
             kept=any(annotations.get(name) == "true" for name in _KEPT),
             pool=labels.get(POOL_LABEL, ""),
             loan=NodeLoan.of(annotations),
             tainted=tainted(taints),
         )
+        return found.configured({}, {})
 
     @property
     def key(self) -> Key:
@@ -217,17 +250,50 @@ class KubeNode:
         """Whether pods run on it, but should leave, and no more of them may come."""
         return self.ready and not self.usable
 
-    def with_draining(self, more: Collection[str]) -> "KubeNode":
-        """The node if taints with these keys drain it, too."""
-        found = _draining(self.taints, (*DRAINING_TAINTS, *more), deleted=self.deleted)
-        return self if found == self.draining else replace(self, draining=found)
+    def gone_s(self, seen_s: float | None = None) -> float | None:
+        """The Unix time at which its pods end; None: not known. `seen_s`: when the sign was first seen."""
+        known = [at for at in (self.draining_since_s, seen_s) if at is not None]
+        return min(known) + self.notice_s if self.draining and self.notice_s is not None and known else None
+
+    def configured(self, draining: Mapping[str, float | None], spot: Mapping[str, str]) -> "KubeNode":
+        """The node if taints with the keys of `draining`, too, say that it will be removed, after so many seconds
+        (None: no limit is known), and if nodes with all labels of `spot`, too, may be taken away at any time."""
+        cheap = not SPOT_LABELS.isdisjoint(self.labels.items())
+        cheap = cheap or (bool(spot) and spot.items() <= self.labels.items())
+        sign = self.draining
+        notice_s: float | None = _SHUTDOWN_S
+        if sign != SHUTTING_DOWN:
+            signs = {**DRAINING_TAINTS, **draining}
+            drains = (t.key for t in self.taints if t.key in signs and t.effect != "PreferNoSchedule")
+            # A deleted node is there only because a finalizer drains it, as Karpenter's does.
+            sign = next(drains, "deletionTimestamp" if self.deleted else "")
+            waits = sign in _WAIT_FOR_BUDGETS and sign not in draining and not cheap
+            notice_s = None if waits else signs.get(sign)
+        found = replace(self, draining=sign, notice_s=notice_s, spot=cheap)
+        return self if found == self else found
 
 
-def _draining(taints: Iterable[Taint], keys: Collection[str], *, deleted: bool) -> str:
-    """The first key of a taint that drains a node; empty: none. One that only prefers other nodes does not. A deleted
-    node is still there only because a finalizer drains it, as Karpenter's does."""
-    found = (taint.key for taint in taints if taint.key in keys and taint.effect != "PreferNoSchedule")
-    return next(found, "deletionTimestamp" if deleted else "")
+_SINCE: Final = re.compile(r"[0-9]{9,10}")
+# The cluster autoscaler's taint has the Unix time at which it was set as its value.
+
+
+def _time_s(text: object) -> float | None:
+    """The Unix time of a timestamp; None for anything else."""
+    found = moment_of(text) if isinstance(text, str) and len(text) <= MAX_WORD else None
+    return None if found is None else found.timestamp()
+
+
+def _tainted_s(metadata: Raw, spec: Raw) -> float | None:
+    """When a node's taints were last changed (Unix time), as far as the object says it; None: not at all."""
+    drains = [taint for taint in spec.get("taints") or () if taint["effect"] != "PreferNoSchedule"]
+    known = [_time_s(taint.get("timeAdded")) for taint in drains]
+    known += [float(value) for t in drains if _SINCE.fullmatch(value := str(t.get("value") or ""))]
+    known += [
+        _time_s(each.get("time"))
+        for each in metadata.get("managedFields") or ()
+        if "f:taints" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    return max((at for at in known if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

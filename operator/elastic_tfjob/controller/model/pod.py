@@ -46,6 +46,8 @@ REASONS: Final = frozenset(
         "UnexpectedAdmissionError",
     }
 )
+# Those of them that the kubelet gives for a shutdown of its machine: since Kubernetes 1.22, and before.
+_SHUT_DOWN: Final = frozenset({"Terminated", "NodeShutdown"})
 # The largest exit code of a process on Linux.
 _MAX_EXIT_CODE: Final = 255
 # Upstream's exit code for a container that has none: retryable, since it is above 127.
@@ -306,6 +308,11 @@ class Pod:
         if not self.trained or self.phase not in ("Running", "Failed"):
             return self
         return replace(self, phase=self.trained, lingers=self.phase == "Running")
+
+    @property
+    def shut_down(self) -> bool:
+        """Whether the kubelet ended the pod because its machine stops: the program has not failed."""
+        return self.phase == "Failed" and self.failure is not None and self.failure.reason in _SHUT_DOWN
 
     @property
     def stopped_by_us(self) -> bool:

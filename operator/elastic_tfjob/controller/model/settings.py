@@ -8,7 +8,7 @@ status: {interval_s: 5, max_requests_per_s: 50}
 query: {max_open_requests: 64}
 injected: {requests: {cpu: 10m, memory: 32Mi}}    # resources of the injected container
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
-autoscaling: {draining: [example.com/maintenance]}    # more taints that drain a node
+autoscaling: {draining: {example.com/maintenance: 600}}    # more taints that drain a node, with the notice in seconds
 """
 
 import re
@@ -188,7 +188,15 @@ def _taint_key(key: str) -> str:
     return key
 
 
+def _label_key(key: str) -> str:
+    if not _TAINT_KEY.fullmatch(key):
+        raise ValueError(f"{describe(key)} is not the key of a label such as karpenter.sh/capacity-type")
+    return key
+
+
 TaintKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_taint_key)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_label_key)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 PoolName = Annotated[str, AfterValidator(_pool_name)]
 
 
@@ -262,11 +270,18 @@ class AutoscalingSettings(_Model):
 
     order: OrderSettings = OrderSettings()
     compact: CompactSettings = CompactSettings()
-    draining: tuple[TaintKey, ...] = Field(
-        (),
+    draining: dict[TaintKey, Annotated[float, Field(ge=1, le=MAX_DURATION_S)] | None] = Field(
+        default_factory=dict,
         max_length=32,
-        description="keys of taints on nodes that will be removed, besides those of Karpenter, the cluster autoscaler "
-        "and the notices of AWS, GKE and AKS; jobs leave such a node as a cordoned one",
+        description="keys of taints on nodes that will be removed, each with the seconds from the taint to the end of "
+        "the node's pods (null: no limit is known), besides those of Karpenter, the cluster autoscaler and the notices "
+        "of AWS, GKE and AKS, whose seconds it may change; jobs leave such a node as a cordoned one",
+    )
+    spot: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict,
+        max_length=8,
+        description="nodes with all these labels may be taken away at any time, besides the spot nodes of Karpenter, "
+        "AWS, GKE and AKS; leaders and parameter servers prefer other nodes",
     )
 
 

@@ -109,7 +109,7 @@ _GENERATIONS: Final = 32
 # Fields that are omitted when empty.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
 _OPTIONAL: Final = ("indexes", "stop", "trained", "forgiven", "deaths", "injection", "causes", "outcomes", "uid")
-_SPARED: Final = (*_OPTIONAL, *_ETA, "starts")
+_SPARED: Final = (*_OPTIONAL, *_ETA, "starts", "prepare_s")
 _SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room")
 # Deaths of prepared programs in one mode, after which another mode is used.
 MOST_DEATHS: Final = 2
@@ -239,7 +239,8 @@ class StoredState:
     """A job's state. `slot` selects one of its programs' two ports; `since` is when the phase began (RFC 3339).
 
     `speeds` are the measured steps per second by size, "PS/workers". `speed_cpu` is the mean CPU of a worker at that
-    time, in millicores, if it differs from the request. `metrics_at` is when these figures were last updated. `eta` is
+    time, in millicores, if it differs from the request. `prepare_s` is how long the last added or moved replicas took
+    until their programs were ready. `metrics_at` is when these figures were last updated. `eta` is
     the expected end, `eta_earliest` and `eta_latest` are its 90 % interval, and `eta_source` is the source of the
     speed. `starts` is how the chief's next program will be started, and the reason (Report.starts). `indexes` are those
     of the pods (model/annotations.py). `stop` is a planned stop, kept until the job makes steps again. `trained` is the
@@ -273,6 +274,7 @@ class StoredState:
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed_cpu: Mapping[str, int] = field(default_factory=dict)
     metrics_at: str | None = None
+    prepare_s: float | None = None
     starts: str | None = None
     indexes: Indexes = field(default_factory=dict)
     stop: Stop | None = None
@@ -439,6 +441,7 @@ def _state(raw: Fields) -> StoredState:
         speeds=_by_size(raw, "speeds", lenient, lambda sizes, size: sizes.number(size, MAX_RATE)),
         speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
         metrics_at=lenient(raw.time, "metrics_at"),
+        prepare_s=lenient(raw.number, "prepare_s", MAX_DURATION_S),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,
         indexes=read_indexes(raw, replicas, lenient),
         stop=lenient(read_stop, stop, lenient) if stop is not None else None,

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from elastic_tfjob.api.reading import UnknownWord
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.pods import chief_of
+from elastic_tfjob.controller.job.pods import chief_of, roles_of
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.model.cluster import KubeNode
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources
@@ -50,6 +50,7 @@ from elastic_tfjob.controller.planning.reservations import (
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY
+from elastic_tfjob.scheduling.steps.leave import LAST_CHANCE_S
 from elastic_tfjob.speed.growth import Growth
 from elastic_tfjob.speed.history import Lesson
 
@@ -142,13 +143,15 @@ def view_of(
     before: JobView | None = None,
     rejected_nodes: Mapping[Pair, str] | None = None,
     cordoned: Mapping[str, str] = MappingProxyType({}),
+    leaving: Mapping[str, float] = MappingProxyType({}),
     failed: int = 0,
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
 ) -> JobView:
     """The view of a job. `before` is its previous view, which saves work and has the start times of reservations.
 
-    `rejected_nodes` are nodes that kube-scheduler refuses for the job; `cordoned` nodes get no new pods. `failed`: the
+    `rejected_nodes` are nodes that kube-scheduler refuses for the job; `cordoned` nodes get no new pods, and those of
+    them in `leaving` are gone at that Unix time. `failed`: the
     number of reservations in the job's namespace that failed lately; each halves the time that capacity is reserved for
     the job, and a job without a bound pod then comes after all other jobs. `barred`: the job's pods cannot be created.
     `configured`: the resources of injected containers. Raises InvalidTFJob and ValueError.
@@ -190,11 +193,13 @@ def view_of(
     # A previous description with another uid is of a deleted job that had the same name.
     same = before is not None and before.source is not None and before.source.uid == job.uid
     observed = _Observed(job, request, target, state, record, reports or {}, before if same else None, now_s)
+    own = _own(job, spec, active)
+    late = _prepares_too_late(target, state, own, leaving, now_s)
     reservations = reservations_of(
         request,
-        target,
-        state,
-        _own(job, spec, active),
+        None if late else target,
+        replace(state, phase="Stable", next=None) if late and state is not None else state,
+        own,
         nodes=nodes,
         rejected_nodes=rejected_nodes or {},
         cordoned=cordoned,
@@ -228,6 +233,23 @@ def view_of(
         # Other jobs get the capacity of the missing pods: only what the job's pods use still counts.
         return set_aside(replace(made, reserved=made.used))
     return made
+
+
+def _prepares_too_late(
+    target: Target | None,
+    state: StoredState | None,
+    pods: Mapping[Role, Pod],
+    leaving: Mapping[str, float],
+    now_s: float,
+) -> bool:
+    """Whether a job prepares its next size while a node of its present one is about to be gone. It then counts as
+    running at its present size, so that a plan may take it off the node by a quicker way."""
+    if not leaving or state is None or state.phase != "Preparing" or state.next is None:
+        return False
+    if target is not None and target.generation > state.next.generation:
+        return False  # a plan has done so
+    nodes = {pods[role].node for role in roles_of(state) if role in pods}
+    return any(leaving[name] - now_s <= LAST_CHANCE_S for name in nodes if name in leaving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +333,7 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         resumed_s=_moment_s(record.resumed),
         memory=observed.target.memory if observed.target is not None else NO_MEMORY,
         warm_start=report is not None and report.forks,
+        prepare_s=state.prepare_s if state is not None else None,
     )
 
 

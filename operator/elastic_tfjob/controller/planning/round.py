@@ -56,8 +56,10 @@ def assemble(
     lending: Lending = NO_LENDING,
     cluster_rules: ClusterRules = NO_RULES,
     marks: NodeMarks = NO_MARKS,
+    leaving: Mapping[str, float] = core.NONE_LEAVING,
 ) -> core.Snapshot:
-    """All jobs and nodes as a Snapshot, with only the differences applied to the `previous` one.
+    """All jobs and nodes as a Snapshot, with only the differences applied to the `previous` one. `nodes` take replicas;
+    those in `leaving` do not, and are gone at that Unix time.
 
     A node always has capacity for what the jobs' own pods request there: these pods run, and the kubelet admits no more
     than the node has. Requests of other pods beyond that are ignored, since such pods never get what they request:
@@ -88,16 +90,29 @@ def assemble(
                 left,
                 labels=labels,
                 taints=node.taints,
+                spot=node.spot,
+                avoid=node.avoid,
                 autoscaled=name in marks.autoscaled,
                 given_up=name in marks.given_up,
             )
         else:  # the operator's own taint keeps away the pool's pods, not loanable jobs
             taints = tuple(without_loaned(node.taints))
             free[name] = core.Node(
-                name, capacity, left, standing.pool, labels, taints, standing.accelerator_speed, standing.loan
+                name,
+                capacity,
+                left,
+                standing.pool,
+                labels,
+                taints,
+                standing.accelerator_speed,
+                standing.loan,
+                node.spot,
+                node.avoid,
             )
     if previous is None:
-        return core.Snapshot(now_s, free, jobs, pools=lending.pools, history=history, cluster_rules=cluster_rules)
+        return core.Snapshot(
+            now_s, free, jobs, pools=lending.pools, history=history, cluster_rules=cluster_rules, leaving=leaving
+        )
     return previous.evolve(
         now_s,
         changed=[job for key, job in jobs.items() if previous.jobs.get(key) != job],
@@ -106,6 +121,7 @@ def assemble(
         pools=lending.pools,
         history=history,
         cluster_rules=cluster_rules,
+        leaving=leaving,
     )
 
 
@@ -157,6 +173,7 @@ def describe_all(
     priorities: Mapping[str, int],
     *,
     cordoned: Mapping[str, str],
+    leaving: Mapping[str, float] = core.NONE_LEAVING,
     failed: Mapping[str, int] | None = None,
     barred: Collection[str] = (),
     configured: ContainerResources = DEFAULT_RESOURCES,
@@ -181,6 +198,7 @@ def describe_all(
                 before=each.before,
                 rejected_nodes=active(rejected_nodes, now_s),
                 cordoned=cordoned,
+                leaving=leaving,
                 failed=(failed or {}).get(key[0], 0),
                 barred=each.job is not None and each.job.uid in barred,
                 configured=configured,
@@ -205,10 +223,11 @@ def plan_round(
     cluster: LendingInput | None = None,
     cluster_rules: ClusterRules = NO_RULES,
     marks: NodeMarks = NO_MARKS,
+    leaving: Mapping[str, float] = core.NONE_LEAVING,
 ) -> PlannedRound:
     """The profile's plan and targets for these jobs, given by their names in the Snapshot. `cluster`: the input of
     lending; None: no node is part of it. `cluster_rules`: what jobs may do here. `marks`: what an autoscaler does with
-    nodes. Raises ProfileError."""
+    nodes. `leaving`: as for `assemble`. Raises ProfileError."""
     lent = NO_LENDING if cluster is None else lending(cluster, now_s)
     with blamed_on(profile.name):  # the profile's order sorts changed jobs here
         snapshot = assemble(
@@ -221,10 +240,11 @@ def plan_round(
             lending=lent,
             cluster_rules=cluster_rules,
             marks=marks,
+            leaving=leaving,
         )
     if lent.overdue:
-        leaving = {name for name, found in candidates.items() if _leaving(found, lent.overdue)}
-        profile = replace(profile, lend=ReclaimTimeout(profile.lend, lent.overdue, frozenset(leaving)))
+        stopping = frozenset(name for name, found in candidates.items() if _leaving(found, lent.overdue))
+        profile = replace(profile, lend=ReclaimTimeout(profile.lend, lent.overdue, stopping))
     with blamed_on(profile.name):
         plan = schedule(snapshot, profile)
     failed: dict[str, Exception] = {}

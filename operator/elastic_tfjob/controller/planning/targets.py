@@ -20,7 +20,7 @@ from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
 from elastic_tfjob.controller.planning.reservations import REFUSED
 from elastic_tfjob.scheduling import plan as core
-from elastic_tfjob.scheduling.plan import STORED_CAUSES, Plan
+from elastic_tfjob.scheduling.plan import STORED_CAUSES, Plan, substitutes
 from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import ANY_NODE
@@ -223,19 +223,21 @@ def _needed(view: JobView, change: core.Assignment) -> dict[str, Resources]:
         needed[node] = needed.get(node, NOTHING).plus(amount)
 
     wanted = dict(_roles(change.nodes))
+    replaced = _replaced(view, change)
     for (name, index), node in wanted.items():
         group = spec.group(name)
         if node == ANY_NODE or group is None:
             continue
         values = _millicores(change, name)
         cpu = values[index] if index < len(values) else group.request.cpu_millicores
-        if view.bound.get((name, index)) == node:
+        runs = replaced.get((name, index), (name, index))
+        if view.bound.get(runs) == node:
             # May be negative: replicas release CPU before added replicas start, which otherwise might never fit.
-            shift(view.bound[name, index], Resources(cpu_millicores=cpu - view.cpu_millicores[name, index]))
+            shift(node, Resources(cpu_millicores=cpu - view.cpu_millicores[runs]))
         elif not (view.pending.get((name, index)) == node or _promised_there(view, name, index, node)):
             shift(node, group.request._replace(cpu_millicores=cpu))
     for role, node in {**view.pending, **view.bound}.items():
-        if role not in wanted and node in needed:
+        if role not in wanted and role not in replaced.values() and node in needed:
             group = spec.group(role[0])
             assert group is not None
             shift(
@@ -246,6 +248,16 @@ def _needed(view: JobView, change: core.Assignment) -> dict[str, Resources]:
             )
     # A change may release one resource of a node and take another. Other jobs get the released one once it is free.
     return {node: amount for node, amount in needed.items() if any(part > 0 for part in amount)}
+
+
+def _replaced(view: JobView, change: core.Assignment) -> dict[Role, Role]:
+    """The replicas whose part another one takes over, which the change would drop and which is on the node already."""
+    assert view.job is not None
+    bound = {
+        name: [view.bound.get((name, index), "") for index in range(len(names))]
+        for name, names in view.job.placement.items()
+    }
+    return {(name, k): (name, j) for (name, k), j in substitutes(bound, change.nodes).items()}
 
 
 def _promised_there(view: JobView, name: str, index: int, node: str) -> bool:
@@ -270,7 +282,8 @@ def _holds(view: JobView, change: core.Assignment, expects: Rate | None = None) 
     assert view.job is not None
     assert view.request is not None
     replicas = {group.type: len(change.nodes.get(group.type, ())) for group in view.job.spec.groups}
-    moving = [role for role, node in _roles(change.nodes) if _moves(view, role, node)]
+    replaced = _replaced(view, change)
+    moving = [role for role, node in _roles(change.nodes) if role not in replaced and _moves(view, role, node)]
     anywhere = any(node in (ANY_NODE, "") for _, node in _roles(change.nodes))
     reason = _with_nodes(as_reason(change.reason), view)
     if expects is not None:

@@ -45,6 +45,7 @@ from elastic_tfjob.controller.schedule.fallback_planning import plan_with_fallba
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.controller.schedule.loans import Loans
+from elastic_tfjob.controller.schedule.notices import NodeNotices
 from elastic_tfjob.controller.schedule.profile_health import ProfileHealth
 from elastic_tfjob.controller.schedule.profile_reload import ProfileReload
 from elastic_tfjob.controller.schedule.writers import TargetWriter
@@ -167,6 +168,7 @@ class Scheduler:
         )
         self._events = JobEvents(api, jobs, recorder, self._entries)
         self.forecast: Final = self._events.forecast
+        self._notices = NodeNotices(self._nodes, jobs, pods, recorder, self.touched)
         self._loans = Loans(api, self._nodes, recorder, wants=wants, owned=self._owned, touched=lambda _: self.wake())
 
     @property
@@ -180,7 +182,11 @@ class Scheduler:
         return self._foreign
 
     def _parse_node(self, raw: Mapping[str, Any]) -> KubeNode:
-        return KubeNode.parse(raw).with_draining(self._configuration().autoscaling.draining)
+        return self._as_configured(KubeNode.parse(raw))
+
+    def _as_configured(self, node: KubeNode) -> KubeNode:
+        settings = self._configuration().autoscaling
+        return node.configured(settings.draining, settings.spot)
 
     # -- What wakes the loop -------------------------------------------------------------------------------------------
 
@@ -205,7 +211,7 @@ class Scheduler:
     def configured(self) -> None:
         """Plans from scratch, since the configuration has changed."""
         for node in self._nodes:
-            self._nodes.assume(node.with_draining(self._configuration().autoscaling.draining))
+            self._nodes.assume(self._as_configured(node))
         self._reset()
         self._failures.clear()
         self._health.reset()
@@ -284,6 +290,7 @@ class Scheduler:
             self._snapshot = None
         if epoch != self._epoch:
             return {}
+        self._notices.follow()
         now = time.monotonic()
         changed, self._dirty = self._dirty, set()
         changed |= {entry.key for entry in self._entries.values() if entry.retried(now)}
@@ -361,6 +368,7 @@ class Scheduler:
             configuration.scope == "all",
             self._priorities(),
             cordoned=self._loans.cordoned(),
+            leaving=self._notices.leaving,
             failed=self._failures.counts(time.monotonic()),
             barred=self._barred(),
             configured=configuration.injected.resources,
@@ -451,6 +459,7 @@ class Scheduler:
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
         cluster_rules, marks = self._autoscaling.begin(configuration, foreign)
+        leaving = self._notices.leaving
         epoch, now = self._epoch, time.monotonic()
         jobs = {
             f"{entry.key[0]}/{entry.key[1]}": (entry.key, entry.view)
@@ -475,6 +484,7 @@ class Scheduler:
                 cluster=cluster,
                 cluster_rules=cluster_rules,
                 marks=marks,
+                leaving=leaving,
             )
 
         planning = plan_with_fallback(
@@ -506,6 +516,7 @@ class Scheduler:
             entry.not_tried, entry.planned = key in left, False
             if key in tried and key not in left and key not in failed:
                 entry.worked(now)
+        self._notices.met(planned.plan, planned.targets)
         targets = {jobs[name][0]: target for name, target in planned.targets.items()}
         of_profile = [error for error in failed.values() if isinstance(error, ProfileError)]
         for each in of_profile:

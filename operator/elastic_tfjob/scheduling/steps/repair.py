@@ -10,6 +10,7 @@ from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.room import lost_nodes
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot, counts_of
+from elastic_tfjob.scheduling.steps.leave import leave, seconds_left
 from elastic_tfjob.scheduling.steps.requested_size import requested_size, size_reason
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest
 
@@ -66,8 +67,18 @@ def repair(round_: Round, candidates: RepairCandidates) -> None:
                 round_.assign(job, job.placement, Reason("cpu-as-requested"))
             continue
         wanted = requested if requested is not None else {t: n for t, n in job.counts.items() if n}
-        if not _repair(round_, job, wanted):
+        if (left_s := _notice_s(round_, job)) is not None:
+            leave(round_, job, wanted, lost_nodes(job.placement, round_.snapshot.nodes), left_s)
+        elif not _repair(round_, job, wanted):
             round_.unmet[key] = wanted
+
+
+def _notice_s(round_: Round, job: Job) -> float | None:
+    """Seconds until a node of a job is taken away, if the job can leave it; else None."""
+    snapshot = round_.snapshot
+    if not snapshot.leaving or not job.spec.stoppable:
+        return None
+    return seconds_left(snapshot, lost_nodes(job.placement, snapshot.nodes))
 
 
 def repair_late(round_: Round) -> None:

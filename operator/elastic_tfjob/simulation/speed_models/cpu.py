@@ -288,7 +288,7 @@ BOOT_CORES = 1.0
 class Boot:
     """A starting program. It runs beside the program that still trains in `placement`, if any. At `since_s` the
     fraction `part` of the start was left; the whole start takes `takes_s` seconds with the CPU held now. `version`
-    distinguishes the latest predicted end from outdated ones."""
+    distinguishes the latest predicted end from outdated ones. `begun_s`: when the change began."""
 
     placement: Placement
     cpu: Cpu
@@ -298,6 +298,7 @@ class Boot:
     part: float = 1.0
     takes_s: float = 0.0
     version: int = 0
+    begun_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +352,9 @@ class Boots:
         the program in `old` was itself still starting (`instead`), that start is discarded, and no program trains
         beside the new one."""
         if instead is not None and not instead.placement:
-            return Boot(UNPLACED, {}, max(pause_s, instead.pause_s), self.free_s(more_replicas(new, old), now), now)
-        return Boot(old, old_cpu, pause_s, self.free_s(more_replicas(new, old), now), now)
+            pause_s = max(pause_s, instead.pause_s)
+            return Boot(UNPLACED, {}, pause_s, self.free_s(more_replicas(new, old), now), now, begun_s=now)
+        return Boot(old, old_cpu, pause_s, self.free_s(more_replicas(new, old), now), now, begun_s=now)
 
     def foresee(
         self,

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from elastic_tfjob.api.reading import describe
@@ -12,6 +13,7 @@ from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, NodeLoa
 from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.query.rows.jobs import JOB_STATES, JobRow
 
 __all__ = [
@@ -210,6 +212,8 @@ class NodeRow:
     ready: Annotated[bool, "whether the node is ready"]
     cordoned: Annotated[bool, "whether the node gets no more pods: it is cordoned or being drained"]
     draining: Annotated[str, "taint that says the node will be removed; empty: none"]
+    gone_at: Annotated[str | None, "time at which its pods end, RFC 3339; null: not drained, or no time is known"]
+    spot: Annotated[bool, "whether its owner may take it away at any time"]
     cpu: Annotated[int, "CPU that pods may request"]
     held: Annotated[int, "CPU that replicas of TFJobs request, including borrowed CPU"]
     lent: Annotated[int, "borrowed CPU: the part of held beyond the requests in the templates"]
@@ -259,6 +263,8 @@ def node_rows(
             ready=node.ready,
             cordoned=node.cordoned,
             draining=node.draining,
+            gone_at=None if (at := node.gone_s()) is None else format_time(datetime.fromtimestamp(at, UTC)),
+            spot=node.spot,
             cpu=node.allocatable.cpu_millicores,
             held=held[node.name],
             lent=lent[node.name],
