@@ -12,6 +12,7 @@ from elastic_tfjob.scheduling.snapshot import Node, Placement
 
 __all__ = [
     "ARRIVE",
+    "AUTOSCALE",
     "COOLED",
     "DEMAND",
     "FINISH",
@@ -33,6 +34,7 @@ NODES: Final = 5
 DEMAND: Final = 6
 SPEED_CHANGE: Final = 7
 ROUND: Final = 8
+AUTOSCALE: Final = 9
 """Kinds of events. Events at the same time are handled in this order."""
 
 Event = tuple[float, int, int, int, str]
@@ -81,17 +83,19 @@ class EventQueue:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """At `at_s` (seconds) the cluster loses the node `name`. With `node`, the cluster gets this node instead, for the
-    first time or after a loss."""
+    """At `at_s` (seconds) the cluster loses the node `name`, of which it is told `notice_s` before. With `node`, the
+    cluster gets this node instead, for the first time or after a loss."""
 
     at_s: float
     name: str
     node: Node | None = None
+    notice_s: float = 0.0
 
 
 class NodeScript:
-    """The node changes of one run, sorted by time. Raises ValueError for an impossible change: the loss of a node that
-    the cluster does not have, or the addition of a node that it has already."""
+    """The node changes of one run, sorted by time, then those that an autoscaler adds. Raises ValueError for an
+    impossible change: the loss of a node that the cluster does not have, or the addition of a node that it has
+    already."""
 
     def __init__(self, changes: Sequence[NodeChange], nodes: Mapping[str, Node]) -> None:
         self.changes = sorted(changes, key=lambda change: change.at_s)
@@ -102,6 +106,17 @@ class NodeScript:
                 said = "already exists" if change.node is not None else "does not exist, so it cannot be lost"
                 raise ValueError(f"node {change.name!r} {said} at {change.at_s:g} s")
             there ^= {change.name}
+        self.known = len(self.changes)
+        """Number of changes that are known beforehand."""
+        self.last_s = self.changes[-1].at_s if self.changes else -inf
+        """When the last of these is."""
+
+    def add(self, change: NodeChange) -> int:
+        """Add a change of a node with a name of its own, and return its number. The loss of a node that has left before
+        changes nothing."""
+        self.changes.append(change)
+        self._rank.setdefault(change.name, len(self._rank))
+        return len(self.changes) - 1
 
     def carried_out(self, k: int, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """The nodes after change `k`, in the order of their first appearance."""
