@@ -9,10 +9,10 @@ from random import Random
 from typing import Final
 
 from elastic_tfjob.api.reading import MAX_DURATION_S
-from elastic_tfjob.api.scenario import Autoscaling, JobClass, NodeOrders, NodeTemplate
+from elastic_tfjob.api.scenario import Autoscaling, JobClass, NodeTemplate
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.room import FreeCapacity, lost_nodes, replicas_per_node
-from elastic_tfjob.scheduling.snapshot import Counts, Job, JobSpec, Node, OrderRules, ReplicaGroup
+from elastic_tfjob.scheduling.room import FreeCapacity, replicas_per_node
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, ReplicaGroup
 from elastic_tfjob.simulation.event_queue import NodeChange
 from elastic_tfjob.simulation.formats import GIB
 from elastic_tfjob.simulation.result import NodeLife

@@ -62,7 +62,7 @@ class Scaling:
         if (times := self._times) is None:
             rules, nodes = ClusterRules(orders), None
         else:
-            added = self.autoscaler.names.intersection(snapshot.nodes)
+            added = self.autoscaler.names & snapshot.nodes.keys()
             given_up = self._given_up.names(added, times, now)
             keeps = frozenset(self._given_up.kept)
             marked = {
@@ -78,7 +78,7 @@ class Scaling:
 
     def decided(self, plan: Plan, now: float) -> bool:
         """Note what a plan orders, and the nodes that it gives up. Whether another round should follow at once."""
-        self._orders = plan.orders
+        self._orders, self.round_s = plan.orders, inf
         if self._pods_exist or (times := self._times) is None:
             return False
         again = self._given_up.follow(plan, now)
@@ -89,7 +89,7 @@ class Scaling:
     @property
     def _times(self) -> CompactionTimes | None:
         given = self.settings.compact
-        return given and CompactionTimes(given.after_s, given.every_s, given.forget_s, given.headroom)
+        return None if given is None else CompactionTimes(given.after_s, given.every_s, given.forget_s, given.headroom)
 
     # ---- the autoscaler's turn
 
@@ -101,7 +101,7 @@ class Scaling:
         if not self._pods_exist:
             failed = self._unfilled.follow(unfilled, now)
             self.round_s = now if failed else min(self.round_s, self._unfilled.retry_s(now))
-            next_s = min(next_s, self._unfilled.timeout_s(), self.round_s)
+            next_s = min(next_s, self._unfilled.timeout_s(), self.round_s if snapshot.jobs else inf)
         self.look_s = next_s
         return changes
 

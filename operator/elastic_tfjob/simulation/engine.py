@@ -255,6 +255,7 @@ class Simulation:
                     if queue.events:  # otherwise the simulation is over
                         queue.add(now + self._speed_change_s, SPEED_CHANGE)
                 elif kind == AUTOSCALE:  # the autoscaler looks after each event
+                    self._look_s = -inf
                     round_due |= self._scaling is not None and self._scaling.round_s <= now
                 elif now == queue.round_at_s:
                     round_due = True
