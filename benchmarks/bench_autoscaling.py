@@ -3,7 +3,8 @@
 The jobs are those of mix_workload.py without deadlines and loans, in the speed model ps-cpu. Nodes have 16 CPUs and
 cost 0.80 per hour from their launch on, which takes 50 to 90 s; 2 of 100 launches fail; an empty node goes after 15 s.
 Grounds: a day with two peaks; bursts from no node; no capacity for an hour; and spot nodes at 0.24 (mean life 4 h,
-notice 2 min, 10 of 100 launches fail) beside the others.
+notice 2 min, 10 of 100 launches fail) beside the others. On the last ground
+speed is proportional to the number of workers, CPU beyond requests has no effect, and no CPU use is known.
 
 `fixed`: pods at their declared sizes, at once, as the training-operator, KubeRay and a plain Job have them. Gangs start
 as a whole, which real ones do not: there a part of a gang holds room. `packed`: kube-scheduler fills nodes (scoring
@@ -36,8 +37,8 @@ from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
-from elastic_tfjob.simulation.speed_models.cpu import CpuBound
+from elastic_tfjob.simulation.speed_models.base import LINEAR, SpeedModel
+from elastic_tfjob.simulation.speed_models.cpu import PS_CPU, CpuBound
 from elastic_tfjob.simulation.summary import most_at_a_time, summarise, with_losers
 from elastic_tfjob.simulation.workload import WorkloadJob
 from mix_workload import Mix
@@ -53,7 +54,6 @@ COSTS: Final = Costs(rescale_s=1.0, migrate_s=1.0, boot_cpu_s=12.0, checkpoint_i
 PACED: Final[Mapping[str, Any]] = {"cooldown_s": 60.0, "interval_s": 60.0, "sample_points": 0}
 MARGIN: Final = 0.03
 """A loser takes longer than under `fixed` by more than this."""
-MODEL: Final = speed_model_named("ps-cpu")
 NODE: Final[Mapping[str, Any]] = {"name": "node", "cpus": CORES, "memory_gib": 64, "price": PRICE, "fails": 0.02}
 LEAD: Final[Mapping[str, Any]] = {"lead_s": {"uniform": [50, 90]}}
 SPOT: Final[Mapping[str, Any]] = {
@@ -69,7 +69,7 @@ SPOT: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Ground:
-    """`arrivals` gives the times of this many jobs; `shorter` divides their durations."""
+    """`arrivals` gives the times of this many jobs; `shorter` divides their durations. `model`: the true speeds."""
 
     name: str
     jobs: int
@@ -77,6 +77,7 @@ class Ground:
     templates: Sequence[Mapping[str, Any]] = (NODE,)
     no_capacity: Sequence[tuple[float, float]] = ()
     shorter: float = 1.0
+    model: SpeedModel = PS_CPU
 
     def workload(self, seed: int) -> list[WorkloadJob]:
         rng = Random(f"autoscaling-{self.name}-{seed}")
@@ -125,6 +126,7 @@ GROUNDS: Final = (
     Ground("bursts from zero", 80, bursts, shorter=3.0),
     Ground("no capacity 10-11 h", 160, two_peaks, no_capacity=[(10 * HOUR_S, 11 * HOUR_S)]),
     Ground("spot", 160, two_peaks, templates=[SPOT, NODE]),
+    Ground("two peaks, linear", 160, two_peaks, model=LINEAR),
 )
 
 
@@ -149,9 +151,9 @@ def run(ground: Ground, name: str, seed: int, peak: int) -> RunResult:
     jobs = ground.workload(seed)
     if name == "elastic, peak":
         nodes = [replace(node, price=PRICE) for node in uniform_cluster(peak, 0, CORES, 64)]
-        inputs = SimulationInput(jobs, nodes, MODEL, costs=COSTS, seed=seed)
+        inputs = SimulationInput(jobs, nodes, ground.model, COSTS, seed=seed)
     else:
-        inputs = SimulationInput(jobs, [], MODEL, costs=COSTS, seed=seed, autoscaling=ground.autoscaling(**more))
+        inputs = SimulationInput(jobs, [], ground.model, COSTS, seed=seed, autoscaling=ground.autoscaling(**more))
     given: Mapping[str, Any] = PACED if profile == "elastic" else {"place": "best-fit"} if "packed" in name else {}
     return Simulation(inputs, build(profile, parse_profile(profile, given))).run()
 
@@ -168,7 +170,7 @@ def measure(ground: Ground, seed: int, advance: Callable[[], None]) -> list[dict
     for name, outcome in outcomes.items():
         s = with_losers(summarise(outcome, len(jobs)), outcome, outcomes[BASELINE], MARGIN)
         head = {"ground": ground.name, "policy": name, "seed": seed, "worst_job": worst(outcome, outcomes[BASELINE])}
-        rows.append({**head, "first_fit_hours": first_fit_hours(jobs, outcome), **bounds(jobs), **s.as_dict()})
+        rows.append({**head, "first_fit_hours": first_fit_hours(jobs, outcome), **bounds(jobs, ground), **s.as_dict()})
     return rows
 
 
@@ -214,24 +216,24 @@ def first_fit(jobs: Sequence[WorkloadJob]) -> int:
     return len(free)
 
 
-def bounds(jobs: Sequence[WorkloadJob]) -> dict[str, float]:
+def bounds(jobs: Sequence[WorkloadJob], ground: Ground) -> dict[str, float]:
     """No schedule has a lower mean completion time or cost: each job alone at its fastest size, and at the size and
     CPU share with the least CPU per step, on nodes that are full all the time. `declared_cost`: the same at the
     declared sizes with the CPU that they request."""
     fastest, cheapest, declared = [], 0.0, 0.0
     for job in jobs:
-        speed = MODEL.true_speed(job)
-        assert isinstance(speed, CpuBound)
+        speed = ground.model.true_speed(job)
+        bound = speed if isinstance(speed, CpuBound) else None
         least, best = inf, 0.0
         for counts, part in sizes(job):
             cores = {g.type: [part * g.request.cpu_millicores / 1000] * counts[g.type] for g in job.groups}
-            rate = speed.pace(cores).steps_per_s
-            if rate > 0:
+            rate = bound.pace(cores).steps_per_s if bound is not None else speed.steps_per_s(counts) or 0.0
+            if rate > 0 and (bound is not None or part == 1.0):
                 least, best = min(least, sum(map(sum, cores.values())) / rate), max(best, rate)
         fastest.append(speed.total_steps / best)
         cheapest += speed.total_steps * least
         declared += (job.duration_s or 0.0) * sum(g.count * g.request.cpu_millicores / 1000 for g in job.groups)
-    per_core_s = PRICE / CORES / HOUR_S
+    per_core_s = min(template["price"] for template in ground.templates) / CORES / HOUR_S
     return {
         "least_jct_s": sum(fastest) / len(jobs),
         "least_cost": cheapest * per_core_s,
