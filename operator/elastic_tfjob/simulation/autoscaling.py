@@ -1,7 +1,7 @@
 """What the rounds of a run know of its autoscaler, and what it sees of them: how jobs order nodes, and which nodes they
 leave to it. The counterpart of the operator's controller/schedule/autoscaling.py."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -99,7 +99,8 @@ class Scaling:
         changes, unfilled = self.autoscaler.look(now, snapshot.jobs.values(), room, self._pending(snapshot), in_use)
         next_s = self.autoscaler.next_s(now)
         if not self._pods_exist:
-            failed = self._unfilled.follow(unfilled, now)
+            ordering = [key for key in self._orders if key in snapshot.jobs]
+            failed = self._unfilled.follow(ordering, unfilled, snapshot.jobs, now)
             self.round_s = now if failed else min(self.round_s, self._unfilled.retry_s(now))
             next_s = min(next_s, self._unfilled.timeout_s(), self.round_s if snapshot.jobs else inf)
         self.look_s = next_s
@@ -129,37 +130,55 @@ def _all(spec: JobSpec, counts: Counts) -> list[Pending]:
     return [Pending(spec, group, n) for group in spec.groups if (n := counts.get(group.type, 0))]
 
 
-# -- Orders that nobody has filled -------------------------------------------------------------------------------------
+# -- Orders that nobody has filled or used -----------------------------------------------------------------------------
 
 
 class UnfilledOrders:
-    """Jobs whose order has waited too long: each orders nothing for a while, longer each time, as in the operator."""
+    """Jobs whose order has waited too long, or who did not use what came: each orders nothing for a while, longer each
+    time. The counterpart of the operator's controller/planning/node_orders.py."""
 
     def __init__(self, settings: NodeOrders) -> None:
         self.settings = settings
         self.count = 0
-        """The number of orders that were given up."""
+        """The number of such orders."""
         self._since: dict[str, float] = {}
         self._tried: dict[str, tuple[float, float]] = {}
         """By job: until when it orders nothing, and how long that is."""
+        self._ordering: dict[str, int] = {}
+        """By job that orders, the replicas that it holds."""
+        self._filled: dict[str, int] = {}
+        """By job whose order was filled, the replicas that it held then."""
 
     def rules(self, now: float) -> OrderRules:
         given = self.settings
         failed = frozenset(key for key, (until, _) in self._tried.items() if now < until)
         return OrderRules(given.size, given.jobs, given.pods, round(given.cpu * 1000), failed)
 
-    def follow(self, unfilled: Iterable[str], now: float) -> bool:
-        """`unfilled`: the jobs that order replicas for which no node is there. Whether one has waited too long."""
+    def follow(self, ordering: Collection[str], unfilled: Collection[str], jobs: Mapping[str, Job], now: float) -> bool:
+        """Note what became of the orders; whether one has failed. `unfilled`: the jobs that order replicas for which no
+        node is there."""
         before = self.count
         self._since = {key: self._since.get(key, now) for key in unfilled}
         for key, since in list(self._since.items()):
             if now - since >= self.settings.timeout_s:
                 _, waited = self._tried.get(key, (0.0, 0.0))
-                delay = min(2 * waited, LONGEST_RETRY_S) if waited else self.settings.retry_s
-                self._tried[key] = (now + delay, delay)
+                self._fail(key, min(2 * waited, LONGEST_RETRY_S) if waited else self.settings.retry_s, now)
                 del self._since[key]
-                self.count += 1
+        done = [key for key in self._tried if key not in jobs or (key in ordering and key not in unfilled)]
+        for key in done:
+            del self._tried[key]
+        held = {key: sum(map(len, jobs[key].placement.values())) for key in {*ordering, *self._ordering} if key in jobs}
+        for key in ordering:
+            if held[key] and key not in self._ordering and held[key] <= self._filled.pop(key, -1):
+                self._fail(key, LONGEST_RETRY_S, now)
+        self._filled |= {k: n for k, n in self._ordering.items() if k not in ordering and k not in self._tried}
+        self._filled = {key: n for key, n in self._filled.items() if key in jobs}
+        self._ordering = {key: held[key] for key in ordering}
         return self.count > before
+
+    def _fail(self, key: str, delay_s: float, now: float) -> None:
+        self._tried[key] = (now + delay_s, delay_s)
+        self.count += 1
 
     def timeout_s(self) -> float:
         """When the next order has waited too long."""
