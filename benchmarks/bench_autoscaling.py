@@ -3,14 +3,15 @@
 The jobs are those of mix_workload.py without deadlines and loans, in the speed model ps-cpu. Nodes have 16 CPUs and
 cost 0.80 per hour from their launch on, which takes 50 to 90 s; 2 of 100 launches fail; an empty node goes after 15 s.
 Grounds: a day with two peaks; bursts from no node; no capacity for an hour; and spot nodes at 0.24 (mean life 4 h,
-notice 2 min, 10 of 100 launches fail) beside the others. On the last ground
-speed is proportional to the number of workers, CPU beyond requests has no effect, and no CPU use is known.
+notice 2 min, 10 of 100 launches fail) beside the others. On the last ground, speed is proportional to the number of
+workers, CPU beyond requests has no effect, and no CPU use is known.
 
 `fixed`: pods at their declared sizes, at once, as the training-operator, KubeRay and a plain Job have them. Gangs start
 as a whole, which real ones do not: there a part of a gang holds room. `packed`: kube-scheduler fills nodes (scoring
 MostAllocated) instead of spreading pods. `consolidated`: the autoscaler removes nodes whose pods fit on others, which
 stops jobs; they resume from a checkpoint (one in 10 min). `peak`: `elastic` on as many nodes as `fixed` had at its
-peak, all the time. All rows of a seed have the same jobs, and the same lead time for the n-th launch.
+peak, all the time. Only `elastic` heeds notices. All rows of a seed have the same jobs, and the same lead time for the
+n-th launch.
 """
 
 from __future__ import annotations
@@ -96,8 +97,11 @@ class Ground:
             for k, (at, job) in enumerate(zip(sorted(self.arrivals(self.jobs, rng)), jobs, strict=True))
         ]
 
-    def autoscaling(self, **more: Any) -> Autoscaling:
+    def autoscaling(self, *, notices: bool, **more: Any) -> Autoscaling:
         templates = [{**NODE, **LEAD, **each} for each in self.templates]
+        for each in templates:
+            if "spot" in each and not notices:
+                each["spot"] = {**each["spot"], "notice_s": 0}
         away = [{"from_s": a, "until_s": b} for a, b in self.no_capacity]
         return Autoscaling.model_validate({"templates": templates, "no_capacity": away, **more})
 
@@ -149,11 +153,12 @@ def run(ground: Ground, name: str, seed: int, peak: int) -> RunResult:
     """`peak`: the nodes of the row without an autoscaler."""
     profile, more = ROWS[name]
     jobs = ground.workload(seed)
+    scaling = ground.autoscaling(notices=profile != "fixed", **more)
     if name == "elastic, peak":
         nodes = [replace(node, price=PRICE) for node in uniform_cluster(peak, 0, CORES, 64)]
         inputs = SimulationInput(jobs, nodes, ground.model, COSTS, seed=seed)
     else:
-        inputs = SimulationInput(jobs, [], ground.model, COSTS, seed=seed, autoscaling=ground.autoscaling(**more))
+        inputs = SimulationInput(jobs, [], ground.model, COSTS, seed=seed, autoscaling=scaling)
     given: Mapping[str, Any] = PACED if profile == "elastic" else {"place": "best-fit"} if "packed" in name else {}
     return Simulation(inputs, build(profile, parse_profile(profile, given))).run()
 

@@ -225,7 +225,7 @@ class NodeTemplate(_Model):
 
 
 class NoCapacity(_Model):
-    """From `from_s` to `until_s` each launch of these templates fails. None: of all templates."""
+    """From `from_s` to `until_s` each launch of these templates fails. Empty: of all templates."""
 
     from_s: float = Field(ge=0)
     until_s: float = Field(ge=0)
