@@ -204,6 +204,10 @@ bench-elastic: .venv ## compare elastic, kips, fixed and the Go operator on a mi
 bench-elastic-simulation: .venv ## compare elastic with each other profile, on that profile's own workload: build/bench/elastic-simulation.json
 	$(RUN) python benchmarks/bench_elastic_simulation.py
 
+.PHONY: bench-autoscaling
+bench-autoscaling: .venv ## compare elastic with fixed on clusters with an autoscaler in simulation: build/bench/autoscaling.json
+	$(RUN) python benchmarks/bench_autoscaling.py
+
 .PHONY: bench-elastic-mix
 bench-elastic-mix: .venv ## compare elastic with each other profile on a common mix of jobs: build/bench/elastic-mix.json
 	$(RUN) python benchmarks/bench_elastic_mix.py

@@ -6,7 +6,16 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from elastic_tfjob.api.reading import MAX_MILLICORES, MAX_POD_BYTES, MAX_REPLICAS, MAX_WORD, describe, few
+from elastic_tfjob.api.reading import (
+    MAX_DURATION_S,
+    MAX_ENTRIES,
+    MAX_MILLICORES,
+    MAX_POD_BYTES,
+    MAX_REPLICAS,
+    MAX_WORD,
+    describe,
+    few,
+)
 from elastic_tfjob.api.words import did_you_mean
 
 MAX_NODES: Final = 100_000
@@ -66,6 +75,10 @@ class Distribution(_Model):
 
 
 Number = float | Distribution
+Labels = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=317)], Annotated[str, Field(max_length=63)]],
+    Field(max_length=MAX_ENTRIES),
+]
 
 
 class Arrivals(_Model):
@@ -120,6 +133,7 @@ class JobClass(_Model):
     loanable: bool = False
     cpu_demand: Positive | None = Field(None, description="CPUs one replica uses if it can; default: its request")
     loss: Loss | None = None
+    node_selector: Labels = Field({}, description="labels that a node must have")
 
     @model_validator(mode="after")
     def length(self) -> "JobClass":
@@ -172,6 +186,113 @@ class NodeHistory(_Model):
         return self
 
 
+# -- Nodes that an autoscaler adds and removes -------------------------------------------------------------------------
+
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
+Price = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Spot(_Model):
+    """The cloud takes the node away after a random time, exponential with this mean, and says so `notice_s` before."""
+
+    mean_life_s: Positive
+    notice_s: Seconds = 120.0
+
+
+class NodeTemplate(_Model):
+    """A kind of node that the autoscaler can add."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")
+    cpus: Cpus = 0.0
+    memory_gib: MemoryGib = 0.0
+    gpus: Gpus = 0
+    labels: Labels = {}
+    most: int = Field(MAX_NODES, ge=1, le=MAX_NODES, description="most such nodes at a time")
+    lead_s: Number = Field(60.0, description="seconds from the launch until the node is ready")
+    price: Price = Field(0.0, description="per hour, from the launch on")
+    fails: float = Field(0.0, ge=0, le=1, description="probability that a launch fails")
+    retry_s: float = Field(180.0, ge=1, le=MAX_DURATION_S, description="seconds without launches after a failed one")
+    remove_after_s: Seconds = Field(
+        15.0, description="seconds after which an empty node is removed: Karpenter 15, cluster autoscaler 600"
+    )
+    spot: Spot | None = None
+
+    @model_validator(mode="after")
+    def sensible(self) -> "NodeTemplate":
+        if not (self.cpus or self.memory_gib or self.gpus):
+            raise ValueError("give cpus, memory_gib or gpus above 0")
+        lead = self.lead_s
+        smallest = lead if isinstance(lead, float) else min((*(lead.uniform or ()), *(lead.choice or ())), default=0.0)
+        if smallest < 0:
+            raise ValueError(f"lead_s has {smallest:g}; allowed: 0 or more")
+        return self
+
+
+class NoCapacity(_Model):
+    """From `from_s` to `until_s` each launch of these templates fails. Empty: of all templates."""
+
+    from_s: float = Field(ge=0)
+    until_s: float = Field(ge=0)
+    templates: tuple[str, ...] = Field((), max_length=MAX_ENTRIES)
+
+    @model_validator(mode="after")
+    def ordered(self) -> "NoCapacity":
+        if self.from_s >= self.until_s:
+            raise ValueError(f"until_s {self.until_s:g} is not after from_s {self.from_s:g}")
+        return self
+
+
+class NodeOrders(_Model):
+    """How jobs ask for nodes, with the keys of `autoscaling.order` in the ConfigMap."""
+
+    when: Literal["always", "never"] = "always"
+    size: Literal["declared", "smallest"] = "declared"
+    jobs: int = Field(0, ge=0, le=100_000)
+    pods: int = Field(200, ge=1, le=10_000)
+    cpu: float = Field(0.0, ge=0, le=MAX_MILLICORES / 1000)
+    timeout_s: float = Field(900.0, ge=1, le=MAX_DURATION_S)
+    retry_s: float = Field(300.0, ge=1, le=MAX_DURATION_S)
+
+
+class NodeCompaction(_Model):
+    """How jobs leave nodes, with the keys of `autoscaling.compact` in the ConfigMap."""
+
+    after_s: float = Field(120.0, gt=0, le=MAX_DURATION_S)
+    every_s: float = Field(30.0, gt=0, le=MAX_DURATION_S)
+    forget_s: float = Field(900.0, gt=0, le=MAX_DURATION_S)
+    headroom: int = Field(0, ge=0, le=100_000)
+
+
+class Autoscaling(_Model):
+    """An autoscaler. It acts `batch_s` after the last new pod without room, at most `batch_most_s` after the first.
+    With `consolidate` it also removes nodes whose pods fit on others: their jobs stop, and resume from a checkpoint.
+    `compact` null: jobs do not leave nodes to it."""
+
+    templates: tuple[NodeTemplate, ...] = Field(min_length=1, max_length=MAX_ENTRIES)
+    order: NodeOrders = NodeOrders()
+    compact: NodeCompaction | None = NodeCompaction()
+    no_capacity: tuple[NoCapacity, ...] = Field((), max_length=10_000)
+    consolidate: bool = False
+    batch_s: float = Field(1.0, ge=0.1, le=3600)
+    batch_most_s: float = Field(10.0, ge=0.1, le=3600)
+    node_price: Price = Field(0.0, description="per hour, of each node that is there from the beginning")
+
+    @model_validator(mode="after")
+    def consistent(self) -> "Autoscaling":
+        names = [template.name for template in self.templates]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"templates: the name {twice[0]} is there twice")
+        for each in self.no_capacity:
+            for name in each.templates:
+                if name not in names:
+                    raise ValueError(
+                        f"no_capacity.templates: {describe(name)} is no template; allowed: {', '.join(names)}"
+                    )
+        if self.batch_most_s < self.batch_s:
+            raise ValueError(f"batch_most_s {self.batch_most_s:g} is below batch_s {self.batch_s:g}")
+        return self
+
+
 class Scenario(_Model):
     """A whole scenario file."""
 
@@ -181,6 +302,7 @@ class Scenario(_Model):
     speed_model: str | None = None
     inference: Inference | None = None
     nodes: tuple[NodeHistory, ...] = ()
+    autoscaling: Autoscaling | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -53,8 +53,13 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
     },
     "ClusterRules": {
-        "orders": Both("`autoscaling.order` of the ConfigMap, if the cluster has an autoscaler", ""),
-        "compaction": Both("`autoscaling.compact` of the ConfigMap", ""),
+        "orders": Both(
+            "`autoscaling.order` of the ConfigMap, if the cluster has an autoscaler",
+            "`autoscaling.order` of the scenario, if it has an autoscaler; never for `fixed`, whose pods exist at once",
+        ),
+        "compaction": Both(
+            "`autoscaling.compact` of the ConfigMap", "`autoscaling.compact` of the scenario, if it has an autoscaler"
+        ),
     },
     "Node": {
         "name": Both("metadata.name", "the cluster of the scenario"),
@@ -70,9 +75,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "autoscaled": Both(
             "a label that `autoscaling.compact.nodes` names, no pod of others but of DaemonSets, and no annotation "
             "that forbids its removal",
-            "",
+            "nodes that the scenario's autoscaler added",
         ),
-        "price": Both("", ""),
+        "price": Both("", "the scenario's autoscaler"),
         "given_up": Both("in memory, from the last plans", "from the last plans"),
         "spot": Both("labels of the clouds, and `autoscaling.spot` of the ConfigMap", "the cluster of the scenario"),
         "avoid": Both("taints that announce a removal without deciding it", "the cluster of the scenario"),
@@ -106,7 +111,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "fixed_cpu": Both(
             "jobs that Kueue admitted, that have pod-level resources, or that cannot be rescaled", "never"
         ),
-        "constraints": Both("nodeSelector, required node affinity, tolerations; excluded nodes", "none"),
+        "constraints": Both(
+            "nodeSelector, required node affinity, tolerations; excluded nodes", "`node_selector` of the scenario"
+        ),
         "constraints_by_type": Both("the same, if replica types differ", "none"),
         "model": Both("annotation model, else the name without its number", "the workload, else as live"),
         "asked": Both("annotations target-workers and target-ps, edits of the spec", "never set"),
@@ -159,8 +166,13 @@ VERBS: Final[Mapping[str, Both]] = {
     ),
     "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
-    "give up": Both("replicas beyond the declared size go, others move; then an autoscaler removes the node", ""),
-    "order nodes": Both("placeholder pods, for which an autoscaler adds nodes", ""),
+    "give up": Both(
+        "replicas beyond the declared size go, others move; then an autoscaler removes the node",
+        "the same, with the scenario's autoscaler",
+    ),
+    "order nodes": Both(
+        "placeholder pods, for which an autoscaler adds nodes", "the scenario's autoscaler adds nodes for them"
+    ),
     "borrow, return": Both(
         "taint and annotation of the node, before pods start there; jobs leave a recalled node, or are stopped",
         "the node changes its pool at once",

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARIO_JOBS, Scenario
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
-from elastic_tfjob.scheduling.places import PlaceName
+from elastic_tfjob.scheduling.places import PLACES, PlaceName
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, installed_profiles, parse_profile
+from elastic_tfjob.simulation.autoscaler import check_templates
 from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
@@ -118,7 +119,10 @@ def _warn_of_broken_profiles() -> None:
     help="Format of WORKLOAD. auto: chosen by its header, or by its ending .yaml.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1, MAX_NODES), required=True, help="Number of nodes in the training cluster."
+    "--nodes",
+    type=click.IntRange(0, MAX_NODES),
+    required=True,
+    help="Number of nodes in the training cluster, at the beginning if the scenario has an autoscaler.",
 )
 @click.option(
     "--gpus-per-node",
@@ -314,7 +318,14 @@ def simulate(
         model = speed_model_named(named)
         if accelerator is not None:
             model, trace = elasticflow(accelerator), tuple(map(made_elastic, trace))
+        scaling = scenario.autoscaling if scenario else None
+        if scaling is None and not nodes:
+            raise click.BadParameter("0: a cluster needs a node, or a scenario with autoscaling", param_hint="--nodes")
         cluster = uniform_cluster(nodes, gpus_per_node, cpus_per_node, memory_per_node)
+        if scenario and scaling:
+            check_templates(scaling, scenario.mix)
+            _need_nodes(parameters)
+            cluster = [replace(node, price=scaling.node_price) for node in cluster]
         costs = Costs(
             start_s=start_pause,
             restart_s=restart_pause,
@@ -341,6 +352,7 @@ def simulate(
                 beside.pool if beside else own,
                 node_changes(scenario, cluster) if scenario else (),
                 seed + k,
+                scaling,
             )
             specs += [RunSpec(name, parameters[name], inputs, trace=html_file is not None) for name in parameters]
     except (WorkloadError, ValueError) as e:
@@ -428,7 +440,12 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
     found: dict[int, float | None] = {}
     for inputs in (spec.inputs for spec in specs):
         pool = inputs.inference
-        known = not inputs.node_changes and not inputs.noise.speed and (pool is None or pool.accelerator_speed <= 1)
+        known = (
+            inputs.autoscaling is None
+            and not inputs.node_changes
+            and not inputs.noise.speed
+            and (pool is None or pool.accelerator_speed <= 1)
+        )
         if known and inputs.seed not in found:
             lent = pool.build() if pool is not None else []
             found[inputs.seed] = least_mean_jct_s(inputs.jobs, [*inputs.nodes, *lent], inputs.speed_model)
@@ -494,6 +511,16 @@ def _known_profiles(settings: Sequence[str], parameters: dict[str, ProfileParame
             raise click.BadParameter(
                 f"{setting!r}: profile {profile!r} is not part of this run; allowed: {', '.join(parameters)}",
                 param_hint="--set",
+            )
+
+
+def _need_nodes(parameters: dict[str, ProfileParameters]) -> None:
+    """Raises ValueError for a profile whose replicas are on no node, so that an autoscaler would never add one."""
+    for name, each in parameters.items():
+        if PLACES[each.place].totals_only:
+            others = ", ".join(other for other, place in PLACES.items() if not place.totals_only)
+            raise ValueError(
+                f"{name}.place={each.place} uses no nodes, so that autoscaling adds none; allowed: {others}"
             )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from elastic_tfjob.api.scenario import Autoscaling
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.forecasts import forecast
 from elastic_tfjob.scheduling.plan import Assignment, Loan, Plan
@@ -16,8 +17,11 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import nodes_of
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.steps.leave import LAST_CHANCE_S
+from elastic_tfjob.simulation.autoscaler import lives_of
+from elastic_tfjob.simulation.autoscaling import Scaling
 from elastic_tfjob.simulation.event_queue import (
     ARRIVE,
+    AUTOSCALE,
     COOLED,
     DEMAND,
     FINISH,
@@ -94,7 +98,8 @@ class SimulationInput:
     """The jobs, the cluster and their behaviour: everything that a run needs besides the profile.
 
     `speed_model`: the true speeds. `costs`: the pauses of starts, rescales and moves. `inference`: the pool that lends
-    nodes, if there is one. `seed`: for the noise, the demand of the pool and the profile's own draws."""
+    nodes, if there is one. `seed`: for the noise, the demand of the pool, the autoscaler and the profile's own draws.
+    `autoscaling`: the autoscaler, if there is one."""
 
     jobs: Sequence[WorkloadJob]
     nodes: Sequence[Node]
@@ -104,6 +109,7 @@ class SimulationInput:
     inference: InferencePool | None = None
     node_changes: Sequence[NodeChange] = ()
     seed: int = 0
+    autoscaling: Autoscaling | None = None
 
 
 class Simulation:
@@ -131,9 +137,11 @@ class Simulation:
         inference, seed = inputs.inference, inputs.seed
         cluster = {node.name: node for node in (*inputs.nodes, *(inference.build() if inference else ()))}
         own = [node for node in cluster.values() if node.loan == "own"]
+        self._first_nodes = tuple(cluster.values())
         self._script = NodeScript(inputs.node_changes, cluster)
         self._demand = Demand(inference, seed) if inference else None
         start = start_s if present or not self.jobs else self.jobs[0].submit_s
+        self._scaling = Scaling(inputs.autoscaling, profile, seed) if inputs.autoscaling is not None else None
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
         self.outcome = RunResult.begun(profile, seed, start, own, pool=inference is not None)
         self._present = present
@@ -159,6 +167,8 @@ class Simulation:
         self._arrived = 0
         self._scripted = 0
         """Number of node changes carried out."""
+        self._look_s = -inf
+        """When the autoscaler looks next."""
         self._losses = any(job.loss for job in self.jobs)
         self._first_starts = FirstStartForecast()
         self._notices = Notices()
@@ -194,6 +204,7 @@ class Simulation:
         finally:
             self.outcome.cpu_s = time.process_time() - begin
             self._utilisation.close()
+            self._account_nodes()
             self._first_starts.forecast(self.snapshot.nodes)
             self.outcome.compared = self._live.stays.compared(self.snapshot.nodes)
         return self.outcome
@@ -230,18 +241,20 @@ class Simulation:
                         self._wake(now, interval if not on_change else 0.0)
                         jobs.push_jump(live[key], now)
                 elif kind == NODES:
-                    name = self._script.changes[k].name
-                    self._notices.end(name, jobs.training_on(name))
-                    nodes = self._script.carried_out(k, nodes or self.snapshot.nodes)
+                    change = self._script.changes[k]
+                    if self._scaling is not None and change.node is None:
+                        self._node_ends(change.name, now)
+                    self._notices.end(change.name, jobs.training_on(change.name))
+                    nodes = self._script.carried_out(k, self.snapshot.nodes if nodes is None else nodes)
                     scripted = True
-                    self._scripted = k + 1
+                    self._scripted = max(self._scripted, k + 1)
                 elif kind == NOTICE:
-                    change, had = self._script.changes[k], nodes or self.snapshot.nodes
+                    change, had = self._script.changes[k], self.snapshot.nodes if nodes is None else nodes
                     if change.name in had:
                         nodes = self._notices.begin(change.name, change.at_s, had)
                         if (last_s := change.at_s - LAST_CHANCE_S) > now:
                             queue.add(last_s, NOTICE, place=k)
-                    else:
+                    elif change.name in self._notices.nodes:  # else it was removed before
                         late = jobs.save_before_end(change.name, now)
                         self._notices.save(change.name, late)
                         changed += late
@@ -254,13 +267,16 @@ class Simulation:
                 elif kind == DEMAND:
                     assert self._demand is not None
                     if not self._stuck(now):
-                        nodes, demand = self._demand.step(now, nodes or self.snapshot.nodes)
+                        nodes, demand = self._demand.step(now, self.snapshot.nodes if nodes is None else nodes)
                         pools = {INFERENCE: demand}
                         queue.add(now + self._demand.pool.period_s, DEMAND)
                 elif kind == SPEED_CHANGE:
                     speeds_changed = True
                     if queue.events:  # otherwise the simulation is over
                         queue.add(now + self._speed_change_s, SPEED_CHANGE)
+                elif kind == AUTOSCALE:  # the autoscaler looks after each event
+                    self._look_s = -inf
+                    round_due |= self._scaling is not None and self._scaling.round_s <= now
                 elif now == queue.round_at_s:
                     round_due = True
                     queue.round_at_s = inf
@@ -293,6 +309,8 @@ class Simulation:
                 self._wake(now, interval)
             if interval and drifts and live and queue.round_at_s == inf and not self._stuck(now):
                 self._wake(now, interval)
+            if self._scaling is not None and not self._stuck(now):
+                self._autoscale(self._scaling, now)
             # Reports every 200 rounds if rounds are fast, else every REPORT_S, so that a stop does not wait for 200
             # slow rounds.
             if self.progress is not None and (
@@ -310,13 +328,54 @@ class Simulation:
         """Whether no job will ever run again: all have arrived, none will finish, and for some time no round changed
         that.
 
-        The time is eight days with an inference pool, whose demand may still free a node, else three rounds.
+        The time is eight days with an inference pool, whose demand may still free a node, a day with an autoscaler,
+        which may still get one, else three rounds.
         """
-        changes = self._script.changes
-        if self._live.will_finish or self._arrived < len(self.jobs) or self._scripted < len(changes):
+        if self._live.will_finish or self._arrived < len(self.jobs) or self._scripted < self._script.known:
             return False
-        last_s = max(self.jobs[-1].submit_s if self.jobs else -inf, changes[-1].at_s if changes else -inf)
-        return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else 3 * self.profile.interval_s)
+        last_s = max(self.jobs[-1].submit_s if self.jobs else -inf, self._script.last_s)
+        patience_s = 3 * self.profile.interval_s
+        if self._scaling is not None and self._scaling.asks:
+            patience_s = DAY_S
+            last_s = max([last_s, *(each.until_s for each in self._scaling.settings.no_capacity)])
+        return now - max(self._moved_s, last_s) > (8 * DAY_S if self._demand else patience_s)
+
+    def _autoscale(self, scaling: Scaling, now: float) -> None:
+        """Let the autoscaler look at this moment, and schedule what it does."""
+        changes = scaling.look(self.snapshot, self._live.in_use, now)
+        ready_s = {change.name: change.at_s for change in changes if change.node is not None}
+        for change in changes:
+            k = self._script.add(change)
+            self._queue.add(change.at_s, NODES, place=k)
+            if change.notice_s:
+                self._queue.add(max(ready_s.get(change.name, now), change.at_s - change.notice_s), NOTICE, place=k)
+        if scaling.look_s < inf and scaling.look_s != self._look_s:
+            self._look_s = scaling.look_s
+            self._queue.add(max(now, scaling.look_s), AUTOSCALE)
+
+    def _node_ends(self, name: str, now: float) -> None:
+        """A node leaves the cluster: note whether the cloud takes it away, and jobs with it."""
+        assert self._scaling is not None
+        if self._scaling.autoscaler.ends(name, now):
+            self.outcome.taken_away += 1
+            self.outcome.taken_with_pods += name in self._live.in_use
+
+    def _account_nodes(self) -> None:
+        """Note the lives of all nodes, for their hours and cost. Nodes that nobody removes count until the last job has
+        finished."""
+        outcome, scaling = self.outcome, self._scaling
+        if scaling is None and not any(node.price for node in self._first_nodes):
+            return
+        outcome.lives = lives_of(self._first_nodes, self._script.changes[: self._script.known], outcome.first_s)
+        for life in outcome.lives:
+            life.until_s = max(life.from_s, min(life.until_s, outcome.last_s))
+        if scaling is not None:
+            for life in scaling.autoscaler.lives:
+                life.until_s = max(life.from_s, min(life.until_s, self.snapshot.now))
+            outcome.lives += scaling.autoscaler.lives
+            outcome.added = len(scaling.autoscaler.lives)
+            outcome.failed_launches = scaling.autoscaler.failures
+            outcome.failed_orders = scaling.failed_orders
 
     def _wake(self, now: float, interval: float) -> None:
         had_one = self.snapshot.now == now and self._last_round == now
@@ -324,8 +383,12 @@ class Simulation:
 
     def _decide(self, now: float) -> None:
         self._last_round = now
+        if self._scaling is not None:
+            self.snapshot = self._scaling.begin(self.snapshot, now)
         plan = schedule(self.snapshot, self.profile)
         self.outcome.rounds += 1
+        if self._scaling is not None and self._scaling.decided(plan, now):
+            self._queue.round_now(now)
         if self.check is not None:
             self.check(plan)
         nodes, pools = self._lend(plan, now) if plan.loans else (None, self.snapshot.pools)

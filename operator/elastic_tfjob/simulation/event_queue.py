@@ -12,6 +12,7 @@ from elastic_tfjob.scheduling.snapshot import Node, Placement
 
 __all__ = [
     "ARRIVE",
+    "AUTOSCALE",
     "COOLED",
     "DEMAND",
     "FINISH",
@@ -35,6 +36,7 @@ NOTICE: Final = 6
 DEMAND: Final = 7
 SPEED_CHANGE: Final = 8
 ROUND: Final = 9
+AUTOSCALE: Final = 10
 """Kinds of events. Events at the same time are handled in this order."""
 
 Event = tuple[float, int, int, int, str]
@@ -93,8 +95,9 @@ class NodeChange:
 
 
 class NodeScript:
-    """The node changes of one run, sorted by time. Raises ValueError for an impossible change: the loss of a node that
-    the cluster does not have, or the addition of a node that it has already."""
+    """The node changes of one run, sorted by time, then those that an autoscaler adds. Raises ValueError for an
+    impossible change: the loss of a node that the cluster does not have, or the addition of a node that it has
+    already."""
 
     def __init__(self, changes: Sequence[NodeChange], nodes: Mapping[str, Node]) -> None:
         self.changes = sorted(changes, key=lambda change: change.at_s)
@@ -111,6 +114,17 @@ class NodeScript:
                 said = "already exists" if change.node is not None else "does not exist, so it cannot be lost"
                 raise ValueError(f"node {change.name!r} {said} at {change.at_s:g} s")
             there ^= {change.name}
+        self.known = len(self.changes)
+        """Number of changes that are known beforehand."""
+        self.last_s = self.changes[-1].at_s if self.changes else -inf
+        """When the last of these is."""
+
+    def add(self, change: NodeChange) -> int:
+        """Add a change of a node with a name of its own, and return its number. The loss of a node that has left before
+        changes nothing."""
+        self.changes.append(change)
+        self._rank.setdefault(change.name, len(self._rank))
+        return len(self.changes) - 1
 
     def carried_out(self, k: int, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """The nodes after change `k`, in the order of their first appearance."""

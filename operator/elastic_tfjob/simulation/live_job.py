@@ -180,6 +180,16 @@ class LiveJob:
         """Steps done by `now`."""
         return self.steps + self.steps_per_s * max(0.0, now - self.observed_s)
 
+    def trains(self) -> None:
+        """The job trains from `observed_s` on, if it has a speed: note its first step."""
+        if self.placement and not self.lost and self.record.first_step_s is None:
+            self.record.first_step_s = self.observed_s
+
+    def _not_before(self, now: float) -> None:
+        """A change at this time ends a start that has not come to its first step."""
+        if self.record.first_step_s is not None and self.record.first_step_s > now:
+            self.record.first_step_s = None
+
     def back_to_checkpoint(self, interval_s: float) -> None:
         """Lose the steps since the last checkpoint. The job saves one every `interval_s` seconds; 0: nothing is
         lost."""
@@ -196,6 +206,7 @@ class LiveJob:
     def lose_node(self, checkpoint_interval_s: float, now: float) -> None:
         """The program ends because one of its nodes is lost; it will resume later from its last checkpoint."""
         self.train_until(now)
+        self._not_before(now)
         self.back_to_checkpoint(checkpoint_interval_s)
         self.record.lost_nodes += 1
         if self.boot is not None:
@@ -208,6 +219,7 @@ class LiveJob:
         resized = _counts(old) != _counts(new)
         if old:
             self.train_until(now)
+            self._not_before(now)
         if new != old and (resized or not self.lost):  # otherwise the resources held are the same
             if old:
                 self.service += self.held * (now - self.since_s)

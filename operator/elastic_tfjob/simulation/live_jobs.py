@@ -57,6 +57,7 @@ def arrive(
         total_steps=estimated_steps,
         duration_s=duration,
         loanable=work.loanable,
+        constraints=work.constraints,
         model=work.model or stem(work.key.rpartition("/")[2]),
     )
     live = LiveJob(
@@ -173,7 +174,7 @@ class LiveJobs:
         record = live.record
         self.stays.end(live, now)
         record.executed_s += now - live.since_s
-        record.finish_s = now
+        record.finish_s, record.steps = now, live.true_speed.total_steps
         self.history = self.history.learned(live.spec.scope, live.spec.model, live.lesson())
         self._release(live, now)
         self._hold(live, UNPLACED, now)
@@ -218,11 +219,13 @@ class LiveJobs:
             live.observed_s = until_s
             self._follow_cpu(live, now)
             if live.boot is None:
+                live.trains()
                 self.stays.trains(live)
             return live.seen_at(now)
         live.steps_per_s = self._rate(live, nodes)
         self._observe(live)
         live.observed_s = max(until_s, now + pause)
+        live.trains()
         self.stays.trains(live)
         self._plan_finish(live)
         if new:
@@ -249,6 +252,7 @@ class LiveJobs:
             live.observed_s = now + pause
             if live.bound is None:
                 live.steps_per_s = self._rate(live, nodes)
+                live.trains()
                 self._plan_finish(live)
             else:
                 if not lost and not trained_there:
@@ -287,6 +291,7 @@ class LiveJobs:
             live.prepare_s = now - boot.begun_s
         live.boot = None
         live.observed_s = max(live.observed_s, now + boot.pause_s)
+        live.trains()
         self.stays.trains(live)
         self._follow_cpu(live, now)
         return live.seen_at(now)
@@ -328,6 +333,12 @@ class LiveJobs:
         if live.true_speed.total_steps == inf:
             self._endless += bool(new) - bool(live.placement)
         self._utilisation.hold(live, new, now)
+
+    @property
+    def in_use(self) -> set[str]:
+        """The nodes with pods, also with those of a size that the job is about to leave."""
+        placements = [live.placement for live in self.by_key.values()]
+        return nodes_of(*placements, *(live.boot.placement for live in self.by_key.values() if live.boot is not None))
 
     # ---- speeds
 

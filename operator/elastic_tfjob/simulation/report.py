@@ -12,7 +12,7 @@ import numpy as np
 from elastic_tfjob.scheduling.room import ANY_NODE
 from elastic_tfjob.simulation.result import Compared, RunResult, Sample
 from elastic_tfjob.simulation.runner import RunSpec
-from elastic_tfjob.simulation.summary import Summary
+from elastic_tfjob.simulation.summary import Summary, most_at_a_time, over_time
 
 CDF_POINTS = 300
 TIME_BINS = 500
@@ -49,13 +49,17 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
     if len(jcts):
         shares = np.linspace(0, 1, min(CDF_POINTS, len(jcts)))
         cdf = [(round(float(np.quantile(jcts, q)), 1), round(float(q), 4)) for q in shares]
-    accelerators = outcome.accelerator_capacity or 1
-    cpu = outcome.cpu_capacity_millicores or 1
+    # With an autoscaler these are percentages of the largest cluster.
+    accelerators = most_at_a_time(outcome.lives, lambda life: life.capacity.accelerators)
+    accelerators = accelerators or outcome.accelerator_capacity or 1
+    cpu = most_at_a_time(outcome.lives, lambda life: life.capacity.cpu_millicores)
+    cpu = cpu or outcome.cpu_capacity_millicores or 1
     samples, end = outcome.samples, outcome.last_s
     nodes = [node.name for node in spec.inputs.nodes]
     if spec.inputs.inference is not None:
         nodes += [node.name for node in spec.inputs.inference.build()]
     nodes += [name for change in spec.inputs.node_changes if (name := change.name) not in nodes]
+    nodes += [life.name for life in outcome.lives if life.name not in nodes]
     position = {node: i for i, node in enumerate(nodes)}
     placed = [i for i in outcome.intervals if i.node in position]
     longest = sorted(placed, key=lambda i: (i.start_s - i.end_s, i.node, i.start_s))[:GANTT_INTERVALS]
@@ -66,6 +70,7 @@ def run_data(spec: RunSpec, outcome: RunResult, name: str) -> dict[str, object]:
         "running": binned(samples, first, end, [float(s.running) for s in samples]),
         "gpu": binned(samples, first, end, [100 * s.accelerators / accelerators for s in samples]),
         "cpu": binned(samples, first, end, [100 * s.cpu_millicores / cpu for s in samples]),
+        "size": _steps([(hours(at - first), n) for at, n in over_time(outcome.lives)]),
         "calibration": errors_cdf(outcome.compared),
         "nodes": nodes,
         "gantt": [
@@ -87,6 +92,12 @@ def errors_cdf(compared: Sequence[Compared]) -> Series:
     )
     shares = np.linspace(0, 1, min(CDF_POINTS, len(errors) + 1))
     return [(round(float(np.quantile(errors, q)), 3), round(float(q), 4)) for q in shares]
+
+
+def _steps(counts: Sequence[tuple[float, int]]) -> Series:
+    """The corners of a step function that begins at 0 and has these values from these times on."""
+    befores = (0, *(n for _, n in counts))
+    return [(at, float(value)) for before, (at, n) in zip(befores, counts, strict=False) for value in (before, n)]
 
 
 def hours(seconds: float) -> float:
@@ -129,6 +140,11 @@ def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
         "preemptions": [f"{s.preemptions:,}" for s in summaries],
         "migrations": [f"{s.migrations:,}" for s in summaries],
         "rounds": [f"{s.rounds:,}" for s in summaries],
+        "first step mean": [seconds(s.first_step_s) for s in summaries],
+        "node-hours": [seconds(s.node_hours) for s in summaries],
+        "cost": ["–" if s.cost is None else f"{s.cost:,.2f}" for s in summaries],
+        "cost per job": ["–" if s.cost_per_job is None else f"{s.cost_per_job:,.3f}" for s in summaries],
+        "steps lost": [seconds(s.lost_steps) for s in summaries],
     }
     columns = {name: cells for name, cells in columns.items() if set(cells) - {"–"}}
     lines = [

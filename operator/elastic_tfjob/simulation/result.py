@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Profile
+from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.scheduling.steps.leave import Outcome
 from elastic_tfjob.speed.prediction import Source
@@ -31,6 +33,10 @@ class JobRecord:
     """The training time of the lost steps in seconds, at the job's speed when they were lost."""
     lost_nodes: int = 0
     """How often the job lost a node that it ran on."""
+    first_step_s: float | None = None
+    """When its program began to train."""
+    steps: float = 0.0
+    """All its steps, once it has finished."""
     forecast: Forecast | None = None
     """The forecast under the plan that started the job first."""
 
@@ -74,6 +80,18 @@ class Sample:
 
 
 @dataclass(slots=True)
+class NodeLife:
+    """A node of a run. It is paid for, `price` per hour, from `from_s` to `until_s`, and can be used from `ready_s`."""
+
+    name: str
+    capacity: Resources
+    price: float
+    from_s: float
+    ready_s: float
+    until_s: float = inf
+
+
+@dataclass(slots=True)
 class RunResult:
     """The result of one run. `held_accelerator_s` and `held_millicore_s`: the resources that jobs held, times
     seconds; `used_millicore_s`: the CPU that they used, times seconds, and None if the speed model does not give it."""
@@ -109,6 +127,15 @@ class RunResult:
     returned: int = 0
     scaled_in: int = 0
     """The number of nodes returned, and of jobs that shrank for a return."""
+    lives: list[NodeLife] = field(default_factory=list)
+    """All nodes, in the order in which they came, where there is an autoscaler or a node has a price; else empty."""
+    added: int | None = None
+    """Nodes that an autoscaler launched; None: there is none. The next four fields are numbers, too."""
+    failed_launches: int = 0
+    failed_orders: int = 0
+    taken_away: int = 0
+    taken_with_pods: int = 0
+    """Nodes that the cloud took away, and those of them that still had pods."""
 
     @classmethod
     def begun(

@@ -21,7 +21,7 @@ from elastic_tfjob.api.scenario import (
     parse_pool,
     parse_scenario,
 )
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, LoanState, Node, Pool, ReplicaGroup
 from elastic_tfjob.simulation.event_queue import NodeChange, NodeScript
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
@@ -161,6 +161,7 @@ def _job(key: str, at_s: float, kind: JobClass, rng: random.Random) -> WorkloadJ
         batch_size=kind.batch_size,
         loanable=kind.loanable,
         cpu_demand=kind.cpu_demand,
+        constraints=Constraints(tuple(sorted(kind.node_selector.items()))) if kind.node_selector else ANYWHERE,
         loss=None if kind.loss is None else LossCurve(kind.loss.b0, kind.loss.b1, kind.loss.b2),
     )
 
@@ -219,6 +220,8 @@ def node_changes(scenario: Scenario, cluster: Sequence[Node]) -> tuple[NodeChang
     if a node is lost that the cluster does not have, or added that it has already."""
     by_name = {node.name: node for node in cluster}
     changes = []
+    if scenario.nodes and not cluster:
+        raise ValueError("nodes: a cluster without nodes has none to lose, and none that an added one could be like")
     for entry in scenario.nodes:
         node = by_name.get(entry.node, replace(cluster[0], name=entry.node))
         if entry.added_s is not None:

@@ -4,9 +4,10 @@
 import heapq
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import accumulate, product
 from math import inf
 from typing import Any, Final, get_args
 
@@ -21,7 +22,7 @@ from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, i
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.formats import FORMATS
-from elastic_tfjob.simulation.result import JobRecord, RunResult
+from elastic_tfjob.simulation.result import JobRecord, NodeLife, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
 from elastic_tfjob.simulation.utilisation import by_cause
@@ -58,6 +59,13 @@ class Summary:
     number of jobs that shrank for it instead; `loaned_node_hours` are the node-hours lent, `loaned_used_hours` those
     with jobs on the node; `unmet_inference` are the node-hours that the pool waited for nodes that it wanted back, and
     `reclaim_latency_s` is the wait in seconds per returned node.
+
+    With an autoscaler, or nodes that have a price: `first_step_s` is the mean time from the submission to the first
+    step; `node_hours` and `cost` count nodes from their launch to their end, `cost_per_job` is per finished job and
+    `cost_per_1000_steps` per 1,000 steps of finished jobs; `nodes_added` are the launched nodes, `most_nodes` the most
+    at a time; `failed_orders` are orders without a node in time; `taken_away` are the nodes that the cloud took away,
+    `taken_with_pods` those of them with pods. `lost_steps` had to be done again. Utilisation is the share of what these
+    nodes had.
     """
 
     profile: str
@@ -99,6 +107,21 @@ class Summary:
     loaned_used_hours: float | None = None
     unmet_inference: float | None = None
     reclaim_latency_s: float | None = None
+    median_queue_s: float | None = None
+    p95_queue_s: float | None = None
+    first_step_s: float | None = None
+    p95_first_step_s: float | None = None
+    lost_steps: float | None = None
+    node_hours: float | None = None
+    cost: float | None = None
+    cost_per_job: float | None = None
+    cost_per_1000_steps: float | None = None
+    nodes_added: int | None = None
+    most_nodes: int | None = None
+    failed_launches: int | None = None
+    failed_orders: int | None = None
+    taken_away: int | None = None
+    taken_with_pods: int | None = None
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -117,6 +140,10 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
             within.append(f.earliest_s - 1e-6 <= r.finish_s <= f.latest_s + 1e-6)
     late = [max(0.0, r.finish_s - r.deadline_s) for r in records if r.finish_s is not None and r.deadline_s is not None]
     with_deadline = [r for r in records if r.deadline_s is not None]
+    accelerator_s, millicore_s = outcome.accelerator_capacity * makespan, outcome.cpu_capacity_millicores * makespan
+    if outcome.lives:
+        accelerator_s = sum(life.capacity.accelerators * (life.until_s - life.from_s) for life in outcome.lives)
+        millicore_s = sum(life.capacity.cpu_millicores * (life.until_s - life.from_s) for life in outcome.lives)
     return Summary(
         profile=outcome.profile,
         seed=outcome.seed,
@@ -127,9 +154,9 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         p99_jct_s=float(np.percentile(jcts, 99)) if done else None,
         avg_queue_s=float(np.mean([r.queue_s for r in done])) if done else None,
         makespan_s=makespan if done else None,
-        gpu_utilisation=_share(outcome.held_accelerator_s, outcome.accelerator_capacity * makespan),
-        cpu_utilisation=_share(outcome.held_millicore_s, outcome.cpu_capacity_millicores * makespan),
-        cpu_used=_share(outcome.used_millicore_s or 0.0, outcome.cpu_capacity_millicores * makespan),
+        gpu_utilisation=_share(outcome.held_accelerator_s, accelerator_s),
+        cpu_utilisation=_share(outcome.held_millicore_s, millicore_s),
+        cpu_used=_share(outcome.used_millicore_s or 0.0, millicore_s),
         forecast_error=float(np.median(errors)) if errors else None,
         forecast_within=sum(within) / len(within) if within else None,
         deadline_met=sum(map(met, with_deadline)) / len(with_deadline) if with_deadline else None,
@@ -149,6 +176,7 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         lost_work_s=sum(r.lost_s for r in records),
         interruptions=dict(sorted(outcome.interruptions.items())),
         **_of_loans(outcome),
+        **_of_nodes(outcome, done),
     )
 
 
@@ -163,6 +191,53 @@ def _of_loans(outcome: RunResult) -> dict[str, Any]:
         "unmet_inference": outcome.unmet_s / 3600,
         "reclaim_latency_s": outcome.unmet_s / outcome.returned if outcome.returned else None,
     }
+
+
+def _of_nodes(outcome: RunResult, done: Sequence[JobRecord]) -> dict[str, Any]:
+    if not outcome.lives and outcome.added is None:
+        return {}
+    waits = [r.queue_s for r in done]
+    first_steps = [r.first_step_s - r.submit_s for r in outcome.records if r.first_step_s is not None]
+    hours = [(life.until_s - life.from_s) / 3600 for life in outcome.lives]
+    cost = sum(each * life.price for each, life in zip(hours, outcome.lives, strict=True))
+    steps = sum(r.steps for r in done)
+    found: dict[str, Any] = {
+        "median_queue_s": float(np.median(waits)) if waits else None,
+        "p95_queue_s": float(np.percentile(waits, 95)) if waits else None,
+        "first_step_s": float(np.mean(first_steps)) if first_steps else None,
+        "p95_first_step_s": float(np.percentile(first_steps, 95)) if first_steps else None,
+        "lost_steps": sum(r.lost_steps for r in outcome.records),
+        "node_hours": sum(hours),
+        "cost": cost,
+        "cost_per_job": cost / len(done) if done else None,
+        "cost_per_1000_steps": 1000 * cost / steps if steps else None,
+        "most_nodes": most_at_a_time(outcome.lives),
+    }
+    if outcome.added is not None:
+        found |= {
+            "nodes_added": outcome.added,
+            "failed_launches": outcome.failed_launches,
+            "failed_orders": outcome.failed_orders,
+            "taken_away": outcome.taken_away,
+            "taken_with_pods": outcome.taken_with_pods,
+        }
+    return found
+
+
+def over_time(lives: Iterable[NodeLife], amount: Callable[[NodeLife], int] = lambda life: 1) -> list[tuple[float, int]]:
+    """The sum of this amount over all nodes, launched ones included, from each time (seconds) on; by default their
+    number."""
+    changes: Counter[float] = Counter()
+    for life in lives:
+        changes[life.from_s] += amount(life)
+        changes[life.until_s] -= amount(life)
+    times = sorted(changes)
+    return list(zip(times, accumulate(changes[at] for at in times), strict=True))
+
+
+def most_at_a_time(lives: Iterable[NodeLife], amount: Callable[[NodeLife], int] = lambda life: 1) -> int:
+    """The largest sum of this amount at any time."""
+    return max((total for _, total in over_time(lives, amount)), default=0)
 
 
 LOSES = 0.01
@@ -276,6 +351,7 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
     headings = (
         *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
         *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
+        *("p95 queue s", "first step s", "node-h", "most nodes", "cost", "cost/job", "lost steps", "failed orders"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
     columns = [column for column in zip(("profile", *headings), *rows, strict=True) if set(column[1:]) - {"-"}]
@@ -331,6 +407,11 @@ def _numbers(s: Summary) -> tuple[str, ...]:
         *(_seconds(s.tardiness_s), "-" if s.losers is None else f"{s.losers:,}", _percent(s.worst_loser)),
         *(f"{v:,}" for v in (s.rescales, s.preemptions, s.migrations)),
         f"{s.finished / s.cpu_s:,.0f}" if s.cpu_s else "-",
+        *(_seconds(v) for v in (s.p95_queue_s, s.first_step_s)),
+        "-" if s.node_hours is None else f"{s.node_hours:,.1f}",
+        _seconds(s.most_nodes),
+        *("-" if v is None else f"{v:,.2f}" for v in (s.cost, s.cost_per_job)),
+        *(_seconds(v) for v in (s.lost_steps, s.failed_orders)),
     )
 
 

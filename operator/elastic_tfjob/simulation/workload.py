@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.snapshot import ReplicaGroup
 
 __all__ = ["BadValue", "Row", "bounds"]
@@ -29,7 +30,8 @@ class WorkloadJob:
     needs one of them.
 
     `estimated_s` is the user's estimate of the duration in seconds, if any. `cpu_demand` is the number of CPUs that one
-    replica can use (None: its CPU request). `line` is the line number of the job in its file.
+    replica can use (None: its CPU request). `line` is the line number of the job in its file. `constraints`: the nodes
+    that its replicas may run on.
     """
 
     key: str
@@ -46,6 +48,7 @@ class WorkloadJob:
     loss: LossCurve | None = None
     cpu_demand: float | None = None
     line: int = 0
+    constraints: Constraints = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)

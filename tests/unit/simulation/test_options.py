@@ -50,7 +50,7 @@ def test_valid_options_run(trace: Path) -> None:
         ("--cpus-per-node", "nan", "0 to 1000000"),
         ("--memory-per-node", "1e300", "0<=x<=65536"),
         ("--gpus-per-node", "99999999", "0<=x<=1024"),
-        ("--nodes", "99999999999", "1<=x<=100000"),
+        ("--nodes", "99999999999", "0<=x<=100000"),
         ("--replications", "100000000", "1<=x<=10000"),
         ("--jobs", "99999999", "1<=x<=1024"),
         ("--start-pause", "nan", "0 to 3153600000"),

@@ -32,6 +32,7 @@ from elastic_tfjob.scheduling.profiles.kips import (
     guarantee,
     relieve,
     return_to_faster_size,
+    take_ordered_room,
 )
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters, Weights
 from elastic_tfjob.scheduling.reasons import Reason
@@ -310,6 +311,11 @@ def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
     return gains and resizing.worth(job, 1 - 1 / faster)
 
 
+def take_ordered(adjustment: Adjustment) -> None:
+    """The step `take_ordered_room` of kips, for jobs whose size is not planned."""
+    take_ordered_room(adjustment, lambda job: not speed_known(job))
+
+
 def leave_ranked(adjustment: Adjustment) -> None:
     """Let jobs keep the CPU that they hold by their rank on a crowded node."""
     round_ = adjustment.round
@@ -329,7 +335,7 @@ def grow_unplanned(adjustment: Adjustment) -> None:
 
 
 BEFORE = (count_as_free, relieve, guarantee)
-WAITING = (return_to_faster_size, admit)
+WAITING = (return_to_faster_size, admit, take_ordered)
 CPU = (leave_ranked, keep_for_leaving, give_back_used, raise_busy, restore, grow_unplanned, boot, give_back_idle, grant)
 
 

@@ -3,7 +3,7 @@
 After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and DRAGON (CLOSER'19), the closest published
 method."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from heapq import heapify, heappop
 from itertools import takewhile
 from operator import itemgetter
@@ -255,6 +255,20 @@ def admit(adjustment: Adjustment) -> None:
         queue.drop()
 
 
+def take_ordered_room(adjustment: Adjustment, grows: Callable[[Job], bool] = lambda job: True) -> None:
+    """Give running jobs below their declared size that size from free capacity, where they order nodes for it.
+    Otherwise a job whose growth is not known to pay would order nodes, and leave them empty. `grows`: jobs that may."""
+    round_ = adjustment.round
+    if round_.snapshot.cluster_rules.orders is None or adjustment.blocked:
+        return
+    for job in round_.running_in_order():
+        counts = {type_: max(n, job.spec.declared.get(type_, 0)) for type_, n in job.counts.items()}
+        if counts == job.counts or round_.placement(job) != job.placement or not grows(job):
+            continue
+        if movable(job, round_) and growth_backoff_over(job, round_):
+            round_.resize(job, counts, AS_DECLARED)
+
+
 def _start(adjustment: Adjustment, job: Job) -> bool:
     round_, preemption = adjustment.round, adjustment.preemption
     left = bool(job.placement)  # a node, in this round
@@ -480,6 +494,7 @@ STEPS = (
     guarantee,
     return_to_faster_size,
     admit,
+    take_ordered_room,
     keep_for_leaving,
     give_back_used,
     raise_busy,

@@ -78,8 +78,9 @@ def has_failed(round_: Round, job: Job) -> bool:
 
 
 def lacks(round_: Round, job: Job) -> Counts:
-    """The replicas that a job lacks of the size that it may order; empty: none."""
+    """The replicas that a job lacks of the size that it may order; empty: none. A replica on a lost node is lacking: it
+    found no room elsewhere."""
     rules = round_.snapshot.cluster_rules.orders
     size = job.spec.minimum if rules is not None and rules.size == "smallest" else job.spec.declared
-    held = {type_: len(names) for type_, names in round_.placement(job).items()}
+    held = {type_: sum(name in round_.nodes for name in names) for type_, names in round_.placement(job).items()}
     return {type_: n - held.get(type_, 0) for type_, n in size.items() if n > held.get(type_, 0)}
