@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.speed.prediction import Source
+
+if TYPE_CHECKING:
+    from elastic_tfjob.simulation.teams import TeamRecorder
 
 
 @dataclass(slots=True)
@@ -106,6 +110,8 @@ class RunResult:
     returned: int = 0
     scaled_in: int = 0
     """The number of nodes returned, and of jobs that shrank for a return."""
+    teams: "TeamRecorder | None" = None
+    """What each team got; None: it was not recorded."""
 
     @classmethod
     def begun(

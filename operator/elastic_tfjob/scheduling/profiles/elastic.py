@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from elastic_tfjob.api.reading import MAX_ENTRIES
+from elastic_tfjob.api.reading import MAX_ENTRIES, document
 from elastic_tfjob.scheduling.core import SHARE_CPU, ElasticParameters, Seconds, Stages, needs
 from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.places import PlaceName
@@ -361,6 +361,12 @@ class ElasticSettings(ElasticParameters):
     teams: TeamParameters | None = Field(
         None, description="weighted shares of the cluster between namespaces (docs/teams.md); {}: all alike"
     )
+
+    @field_validator("teams", mode="before")
+    @classmethod
+    def _as_text(cls, found: object) -> object:
+        """A command line gives an object as text."""
+        return document(found) if isinstance(found, str) else found
 
 
 # -- Jobs that give replicas and grow by their CPU use, as under kips --------------------------------------------------
