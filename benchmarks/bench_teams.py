@@ -1,17 +1,19 @@
 """Three teams on one cluster, in simulation (make bench-teams).
 
 The jobs are those of mix_workload.py, without deadlines and loans, on ten nodes of 16 CPUs; ten minutes are between two
-checkpoints. `large` submits half of the work, evenly, `small` a fifth, and `bursts` the rest, eight jobs at a time; all
-have the same weight. The rows:
+checkpoints. The teams have the same weight. `uneven`: `large` submits 70 % of the jobs that come one by one, `small`
+30 %, and `bursts` those that come eight at a time. `full`: each team submits a third, and twice what the cluster has.
 
+- static, declared: each team has a third of the cluster to itself, and its jobs their declared sizes;
+- static, elastic: the same under `elastic`, so that jobs also grow;
 - no teams: `elastic` as it is;
-- static partitions: each team has a third of the cluster to itself, under `elastic`;
-- shares by stops: jobs have their declared size, and jobs of teams above their share are stopped for others, as Kueue
+- shares by stops: jobs have their declared sizes, and jobs of teams above their share are stopped for others, as Kueue
   does with a cohort;
 - shares by shrinking: `elastic` with teams.
 
-A team's slowdown is its mean completion time over that with static partitions (sharing incentive). A loser is a job that
-takes over 3 % longer than with static partitions. Choices are made on other seeds than those that are reported.
+The slowdown of a team is its mean completion time over that of `static, declared`, and in brackets over that of
+`static, elastic` (sharing incentive). A loser is a job that takes over 3 % longer than with `static, declared`. Choices
+are made on other seeds than those that are reported.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,25 +43,33 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from mix_workload import CORES, NODES, Mix, workload
 from result_table import result_table
 
-LOADS: Final = {"full": 0.9, "over": 1.3}
+LOADS: Final = {"uneven": 0.9, "full": 2.0}
 TEAMS: Final = ("large", "small", "bursts")
-PARTS: Final = (0.5, 0.2, 0.3)
+JOBS: Final = 45
 COSTS: Final = Costs(rescale_s=1.0, migrate_s=1.0, boot_cpu_s=12.0, checkpoint_interval_s=600.0)
+PACED: Final[Mapping[str, Any]] = {"lend": "none", "cooldown_s": 60.0, "interval_s": 60.0}
+"""As bench_elastic_mix.py."""
 MARGIN: Final = 0.03
-NO_TEAMS, STATIC, STOPS, SHRINKS = "no teams", "static partitions", "shares by stops", "shares by shrinking"
-ROWS: Final = (STATIC, NO_TEAMS, STOPS, SHRINKS)
+DECLARED, STATIC, NO_TEAMS, STOPS, SHRINKS = ROWS = (
+    "static, declared",
+    "static, elastic",
+    "no teams",
+    "shares by stops",
+    "shares by shrinking",
+)
 
 
-def jobs_of(load: float, jobs: int, seed: int) -> list[WorkloadJob]:
-    """The jobs of all teams. Bursts are those of the mix; the others are given to the teams at random."""
+def jobs_of(load: str, jobs: int, seed: int) -> list[WorkloadJob]:
+    """The jobs of all teams."""
     rng = random.Random(f"teams-{seed}")
     found = []
-    times: dict[float, int] = {}
-    drawn = workload(Mix(load, jobs), seed)
+    drawn = workload(Mix(LOADS[load], jobs), seed)
+    at_once = Counter(job.submit_s for job in drawn)
     for job in drawn:
-        times[job.submit_s] = times.get(job.submit_s, 0) + 1
-    for job in drawn:
-        team = "bursts" if times[job.submit_s] > 1 else rng.choices(TEAMS[:2], PARTS[:2])[0]
+        if load == "full":
+            team = rng.choice(TEAMS)
+        else:
+            team = "bursts" if at_once[job.submit_s] > 1 else rng.choices(TEAMS[:2], (7, 3))[0]
         found.append(replace(job, key=f"{team}/{job.key}", deadline_s=None, loanable=False))
     return found
 
@@ -70,7 +81,7 @@ def declared(job: WorkloadJob) -> WorkloadJob:
 
 
 def simulated(jobs: Sequence[WorkloadJob], nodes: Sequence[Any], seed: int, teams: Any, rules: TeamRules) -> RunResult:
-    profile = build("elastic", parse_profile("elastic", {"lend": "none", "teams": teams}))
+    profile = build("elastic", parse_profile("elastic", {**PACED, "teams": teams}))
     model = speed_model_named("ps-cpu")
     return Simulation(SimulationInput(jobs, nodes, model, costs=COSTS, seed=seed, teams=rules), profile).run()
 
@@ -78,7 +89,8 @@ def simulated(jobs: Sequence[WorkloadJob], nodes: Sequence[Any], seed: int, team
 def run(row: str, jobs: Sequence[WorkloadJob], seed: int) -> list[RunResult]:
     """The runs of a row: one, or one of each team."""
     nodes, rules = uniform_cluster(NODES, 0, CORES, 64), TeamRules()
-    if row == STATIC:
+    if row in (DECLARED, STATIC):
+        jobs = [declared(job) for job in jobs] if row == DECLARED else jobs
         part = static_part(nodes, 1 / len(TEAMS))
         by_team = [[job for job in jobs if job.key.startswith(f"{team}/")] for team in TEAMS]
         return [simulated(each, part, seed, None, rules) for each in by_team]
@@ -87,16 +99,15 @@ def run(row: str, jobs: Sequence[WorkloadJob], seed: int) -> list[RunResult]:
     return [simulated(jobs, nodes, seed, {} if row == SHRINKS else None, rules)]
 
 
-def figures(row: str, outcomes: Sequence[RunResult], static: Mapping[str, JobRecord]) -> dict[str, Any]:
+def figures(
+    row: str, outcomes: Sequence[RunResult], static: Mapping[str, JobRecord], elastic: Mapping[str, JobRecord]
+) -> dict[str, Any]:
     records = [record for outcome in outcomes for record in outcome.records]
     teams: list[TeamNumbers] = [each for outcome in outcomes for each in team_numbers(outcome)]
     changes = {
         record.key: record.jct_s / usual - 1
         for record in records
         if record.jct_s is not None and (usual := static[record.key].jct_s)
-    }
-    alone = {
-        team: [record for key, record in static.items() if key.startswith(f"{team}/")] for team in TEAMS
     }
     jcts = [record.jct_s for record in records if record.jct_s is not None]
     return {
@@ -113,8 +124,16 @@ def figures(row: str, outcomes: Sequence[RunResult], static: Mapping[str, JobRec
         "lost_steps": sum(record.lost_steps for record in records),
         "lost_s": sum(record.lost_s for record in records),
         "reclaim_lost_s": sum(each.lost_s for each in teams),
-        "teams": [asdict(each.beside(alone[each.team])) for each in teams],
+        "teams": [
+            asdict(each.beside(of_team(static, each.team)))
+            | {"alone_elastic": each.beside(of_team(elastic, each.team)).alone if elastic else None}
+            for each in teams
+        ],
     }
+
+
+def of_team(records: Mapping[str, JobRecord], team: str) -> list[JobRecord]:
+    return [record for key, record in records.items() if key.startswith(f"{team}/")]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -123,22 +142,38 @@ def mean(values: Sequence[float]) -> float:
 
 def table(found: Sequence[Mapping[str, Any]]) -> Any:
     columns = ("load", "row", "mean s", *(f"{team}: slowdown" for team in TEAMS), "worst slowdown")
-    more = ("Jain mean", "Jain least", "below share s", "to share s", "slower jobs", "worst", "stops", "lost by reclaim s")
+    more = (
+        "Jain mean",
+        "Jain least",
+        "below share s",
+        "to share s",
+        "slower jobs",
+        "worst",
+        "stops",
+        "lost by reclaim s",
+    )
     shown = result_table("Three teams", (*columns, *more), words=2)
     for load in dict.fromkeys(each["load"] for each in found):
         for k, row in enumerate(ROWS):
             runs = [each for each in found if each["load"] == load and each["row"] == row]
             by_team = {
-                team: [each["alone"] for one in runs for each in one["teams"] if each["team"] == team] for team in TEAMS
+                key: {
+                    team: [each[key] for one in runs for each in one["teams"] if each["team"] == team] for team in TEAMS
+                }
+                for key in ("alone", "alone_elastic")
             }
+            beside = by_team["alone_elastic"] if row != DECLARED else {}
             fair = [index for one in runs for index in one["jain"]]
             teams = [each for one in runs for each in one["teams"]]
             shown.add_row(
                 load if not k else "",
                 row,
                 f"{mean([one['mean_jct_s'] for one in runs]):,.0f}",
-                *(f"{mean(by_team[team]):.2f}" for team in TEAMS),
-                f"{max(max(each) for each in by_team.values()):.2f}",
+                *(
+                    f"{mean(by_team['alone'][team]):.2f}" + (f" ({mean(beside[team]):.2f})" if beside else "")
+                    for team in TEAMS
+                ),
+                f"{max(max(each) for each in by_team['alone'].values()):.2f}",
                 f"{mean(fair):.3f}" if fair else "",
                 f"{min(fair):.3f}" if fair else "",
                 f"{sum(each['below_share_s'] for each in teams) / len(runs):,.0f}",
@@ -155,8 +190,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> Any:
 @click.command()
 @click.option("--seeds", default="11-13", show_default=True, help="The first and the last.")
 @click.option("--loads", default=",".join(LOADS), show_default=True)
-@click.option("--jobs", default=Mix(1.0).jobs, show_default=True)
-@click.option("--rows", default="/".join(ROWS), show_default=True, help="Static partitions are always run.")
+@click.option("--jobs", default=JOBS, show_default=True)
+@click.option("--rows", default="/".join(ROWS), show_default=True, help="The static ones are always run.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/teams.json"))
 def main(*, seeds: str, loads: str, jobs: int, rows: str, output: Path) -> None:
     first, _, last = seeds.partition("-")
@@ -165,13 +200,14 @@ def main(*, seeds: str, loads: str, jobs: int, rows: str, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for load, seed in bar.track(todo, description="runs"):
-            work = jobs_of(LOADS[load], jobs, seed)
-            static: dict[str, JobRecord] = {}
-            for row in dict.fromkeys((STATIC, *rows.split("/"))):
+            work = jobs_of(load, jobs, seed)
+            by_row: dict[str, dict[str, JobRecord]] = {}
+            for row in dict.fromkeys((DECLARED, STATIC, *rows.split("/"))):
                 outcomes = run(row, work, seed)
-                static = static or {record.key: record for outcome in outcomes for record in outcome.records}
-                found.append({"load": load, "seed": seed} | figures(row, outcomes, static))
-            output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
+                by_row[row] = {record.key: record for outcome in outcomes for record in outcome.records}
+                beside = figures(row, outcomes, by_row[DECLARED], by_row.get(STATIC, {}))
+                found.append({"load": load, "seed": seed} | beside)
+                output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
     Console(width=200).print(table(found))
     print(f"{len(found)} runs: {output}", file=sys.stderr)
 

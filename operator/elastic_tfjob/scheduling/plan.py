@@ -82,18 +82,14 @@ class Loan:
 @dataclass(frozen=True, slots=True)
 class TeamShare:
     """A team after a round. `share`: its dominant share of the cluster; `deserved`: what it deserves, at most what it
-    asks for. `waiting`: its jobs without replicas. `taken`: replicas that the round took from it for other teams, by
-    how."""
+    asks for. `waiting`: its jobs without replicas. `below`: it could use more within what it deserves. `taken`: the
+    replicas that the round took from it for other teams, by how."""
 
     share: float
     deserved: float
     waiting: int
+    below: bool = False
     taken: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def below(self) -> bool:
-        """Whether it has less than it deserves while a job of it waits."""
-        return self.waiting > 0 and self.share < self.deserved - 1e-9
 
 
 @dataclass(frozen=True)

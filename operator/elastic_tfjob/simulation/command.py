@@ -434,9 +434,7 @@ def _summaries(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[
     return _with_bounds(beside_the_first(summaries, outcomes), specs)
 
 
-def _report(
-    specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: Sequence[Summary], seeds: bool
-) -> None:
+def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: Sequence[Summary], seeds: bool) -> None:
     """Print the results of these runs."""
     print_runs(summaries, seeds)
     print_teams(summaries, seeds)

@@ -47,12 +47,12 @@ class TeamRecorder:
     `taken`: replicas by team and how; `lost_s`: training lost by stops for other teams."""
 
     rules: TeamRules
-    service: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    service: dict[int, dict[str, float]] = field(default_factory=dict)
     not_full: set[int] = field(default_factory=set)
-    below_s: Counter[str] = field(default_factory=Counter)
+    below_s: dict[str, float] = field(default_factory=dict)
     to_share_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     taken: Counter[tuple[str, str]] = field(default_factory=Counter)
-    lost_s: Counter[str] = field(default_factory=Counter)
+    lost_s: dict[str, float] = field(default_factory=dict)
     teams: tuple[str, ...] = ()
     _now: float | None = None
     _held: dict[str, _Held] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class TeamRecorder:
                 self.taken[team, how] += n
         for key, target in plan.changes.items():
             if target.why.code == "team-share":
-                self.lost_s[self.rules.team(plan.snapshot.jobs[key])] += lost.get(key, 0.0)
+                _add(self.lost_s, self.rules.team(plan.snapshot.jobs[key]), lost.get(key, 0.0))
 
     def _account(self, since: float, until: float) -> None:
         full = len(self._held) == len(self.teams) and all(each.full for each in self._held.values())
@@ -86,12 +86,12 @@ class TeamRecorder:
             window = int(at // WINDOW_S)
             end = min(until, (window + 1) * WINDOW_S)
             for team, each in self._held.items():
-                self.service[window][team] += each.share * (end - at)
+                _add(self.service.setdefault(window, {}), team, each.share * (end - at))
             if not full:
                 self.not_full.add(window)
             at = end
         for team, each in self._held.items():
-            self.below_s[team] += each.below * (until - since)
+            _add(self.below_s, team, each.below * (until - since))
 
     def _state(self, snapshot: Snapshot) -> dict[str, _Held]:
         total = total_of(node.capacity for node in snapshot.nodes.values() if node.loan in ("own", "loaned"))
@@ -105,9 +105,9 @@ class TeamRecorder:
             if job.placement:
                 held[team] = held[team].plus(job.spec.demand(job.counts))
         asks = {}
-        for team in demand:
+        for team, wants in demand.items():
             terms = self.rules.terms(team)
-            asks[team] = Ask(demand[team], demand[team], terms.weight, terms.guarantee, terms.limit)
+            asks[team] = Ask(wants, wants, terms.weight, terms.guarantee, terms.limit)
         due = deserved(asks, total)
         weights = sum(self.rules.terms(team).weight for team in self.teams)
         found = {}
@@ -117,6 +117,10 @@ class TeamRecorder:
             full = ask.demand.dominant_share(total) >= ask.weight / weights - NEAR
             found[team] = _Held(held[team].dominant_share(total), below, full)
         return found
+
+
+def _add(sums: dict[str, float], name: str, more: float) -> None:
+    sums[name] = sums.get(name, 0.0) + more
 
 
 def _next(job: Job) -> Resources | None:
@@ -182,11 +186,11 @@ def team_numbers(outcome: RunResult) -> list[TeamNumbers]:
                 float(np.percentile(jcts, 95)) if jcts else None,
                 float(np.mean(waits)) if waits else None,
                 float(np.percentile(waits, 95)) if waits else None,
-                recorder.below_s[team],
+                recorder.below_s.get(team, 0.0),
                 sum(spans) / len(spans) if spans else 0.0,
                 max(spans, default=0.0),
                 {how: n for (of, how), n in sorted(recorder.taken.items()) if of == team},
-                recorder.lost_s[team],
+                recorder.lost_s.get(team, 0.0),
             )
         )
     return found
@@ -207,7 +211,7 @@ def jain(outcome: RunResult) -> list[float]:
     windows = sorted(recorder.service)
     for window in windows[1:-1]:  # the first and the last are not whole
         if window not in recorder.not_full:
-            each = [recorder.service[window][t] / recorder.rules.terms(t).weight for t in recorder.teams]
+            each = [recorder.service[window].get(t, 0.0) / recorder.rules.terms(t).weight for t in recorder.teams]
             squares = sum(x * x for x in each)
             if squares > 0:
                 found.append(sum(each) ** 2 / (len(each) * squares))

@@ -16,7 +16,6 @@ def in_team(name: str, team: str) -> str:
     return f"{team}/{name}" if team else name
 
 
-
 @dataclass(frozen=True, slots=True)
 class LossCurve:
     """The training loss after k steps: l(k) = 1 / (b0 k + b1) + b2 (Optimus, EuroSys'18, equation 1)."""
@@ -31,8 +30,8 @@ class LossCurve:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadJob:
-    """One job. `key` may begin with its team and a slash. `duration_s` is the run time in seconds at the declared size, `total_steps` the work; a speed model
-    needs one of them.
+    """One job. `key` may begin with its team and a slash. `duration_s` is the run time in seconds at the declared size,
+    `total_steps` the work; a speed model needs one of them.
 
     `estimated_s` is the user's estimate of the duration in seconds, if any. `cpu_demand` is the number of CPUs that one
     replica can use (None: its CPU request). `line` is the line number of the job in its file.

@@ -145,6 +145,8 @@ class Teams:
             self._asks[team] = Ask(each.demand, each.most, terms.weight, terms.guarantee, terms.limit)
         self.deserved = deserved(self._asks, self.total)
         self._preemption = Preemption(round_, TeamDonors(round_, self))
+        self._below = set[str]()
+        """The teams that got less than they deserve."""
         self._for_guarantee = False
         """Whether the present reclaim is for a team that has no more than its guarantee afterwards."""
 
@@ -227,7 +229,9 @@ class Teams:
             by_how = taken.setdefault(self.rules.team(job), {})
             by_how[how] = by_how.get(how, 0) + max(0, n)
         return {
-            team: TeamShare(self.share(team), self.deserved[team], self._waiting[team], taken.get(team, {}))
+            team: TeamShare(
+                self.share(team), self.deserved[team], self._waiting[team], team in self._below, taken.get(team, {})
+            )
             for team in self.held
         }
 
@@ -277,7 +281,11 @@ class Teams:
             return self.within(job, counts) and (set_size(counts) or self._reclaim(job, counts, set_size))
 
         larger = bisect_left(range(len(sizes)), True, key=keeps)
-        return larger > 0 and largest(self._round, job, sizes, attempt, larger) >= 0
+        if larger > 0 and largest(self._round, job, sizes, attempt, larger) >= 0:
+            return True
+        if larger > 0 and self.within(job, sizes[larger - 1]):
+            self._below.add(self.rules.team(job))
+        return False
 
     def _reclaim(self, job: Job, counts: Counts, set_size: Callable[[Counts], bool]) -> bool:
         if self.rules.reclaim == "none":
