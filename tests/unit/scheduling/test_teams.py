@@ -124,7 +124,7 @@ def test_property_1_more_weight_never_gives_less(found: dict[str, Ask], data: st
     assert deserved(more, TOTAL)[name] >= deserved(found, TOTAL)[name] - NEAR
 
 
-@settings(max_examples=effort(30, 1000), deadline=None)
+@settings(max_examples=effort(15, 1000), deadline=None)
 @given(asks())
 def test_many_teams_get_the_same_as_few(found: dict[str, Ask]) -> None:
     """Above some number of teams the sums are updated instead of computed again."""
@@ -303,7 +303,7 @@ def could_give(found: Snapshot, due: Mapping[str, float], taker: str) -> int:
     return total
 
 
-@settings(max_examples=effort(25, 1000), deadline=None)
+@settings(max_examples=effort(12, 1000), deadline=None)
 @given(team_snapshots())
 def test_property_2_no_team_waits_below_its_share_while_another_could_give(
     case: tuple[Snapshot, dict[str, Any]],
@@ -319,7 +319,7 @@ def test_property_2_no_team_waits_below_its_share_while_another_could_give(
             assert free + could_give(found, due, team) < least, (each.key, due, has)
 
 
-@settings(max_examples=effort(25, 1000), deadline=None)
+@settings(max_examples=effort(12, 1000), deadline=None)
 @given(team_snapshots())
 def test_property_3_nothing_stays_free_that_a_waiting_job_could_use(case: tuple[Snapshot, dict[str, Any]]) -> None:
     found, terms = case
@@ -328,7 +328,7 @@ def test_property_3_nothing_stays_free_that_a_waiting_job_could_use(case: tuple[
     assert all(each.placement or each.spec.minimum["Worker"] > free for each in found.jobs.values())
 
 
-@settings(max_examples=effort(25, 1000), deadline=None)
+@settings(max_examples=effort(12, 1000), deadline=None)
 @given(team_snapshots(), st.sampled_from(["shrink", "stop"]))
 def test_property_4_each_reclaim_is_fairer(case: tuple[Snapshot, dict[str, Any]], reclaim: str) -> None:
     """The sorted parts that teams have of what they deserve get greater, so reclaims end."""
@@ -346,7 +346,7 @@ def test_property_4_each_reclaim_is_fairer(case: tuple[Snapshot, dict[str, Any]]
     at_rest(found, profile, check)
 
 
-@settings(max_examples=effort(20, 500), deadline=None)
+@settings(max_examples=effort(10, 500), deadline=None)
 @given(team_snapshots(), st.permutations(["t0", "t1", "t2", "t3"]))
 def test_property_5_names_do_not_matter(case: tuple[Snapshot, dict[str, Any]], names: list[str]) -> None:
     found, terms = case
@@ -369,7 +369,7 @@ def test_property_5_names_do_not_matter(case: tuple[Snapshot, dict[str, Any]], n
     }
 
 
-@settings(max_examples=effort(20, 500), deadline=None)
+@settings(max_examples=effort(10, 500), deadline=None)
 @given(team_snapshots(), st.data())
 def test_property_5_a_job_split_in_two_deserves_no_more(
     case: tuple[Snapshot, dict[str, Any]], data: st.DataObject
@@ -393,7 +393,7 @@ def test_property_5_a_job_split_in_two_deserves_no_more(
         assert due[team].deserved == pytest.approx(each.deserved)
 
 
-@settings(max_examples=effort(20, 500), deadline=None)
+@settings(max_examples=effort(10, 500), deadline=None)
 @given(snapshots())
 def test_property_6_one_team_alone_decides_as_without_teams(found: Snapshot) -> None:
     given_: tuple[dict[str, Any], ...] = ({}, {"teams": {}})
@@ -409,7 +409,7 @@ def test_property_6_one_team_alone_decides_as_without_teams(found: Snapshot) -> 
     assert first == second
 
 
-@settings(max_examples=effort(25, 1000), deadline=None)
+@settings(max_examples=effort(12, 1000), deadline=None)
 @given(team_snapshots(), st.sampled_from([0.25, 0.5, 0.75]), st.integers(1, 8))
 def test_property_7_a_guarantee_is_met_at_once_if_minima_allow(
     case: tuple[Snapshot, dict[str, Any]], guarantee: float, asks_for: int
@@ -437,7 +437,7 @@ def total_held(found: Snapshot, team: str) -> Resources:
     return held_
 
 
-@settings(max_examples=effort(30, 1000), deadline=None)
+@settings(max_examples=effort(15, 1000), deadline=None)
 @given(snapshots(), st.data())
 def test_any_plan_of_teams_is_valid_and_ends(found: Snapshot, data: st.DataObject) -> None:
     """Nodes of several kinds, PS, deadlines, known speeds, jobs that must not change: jobs of three namespaces."""

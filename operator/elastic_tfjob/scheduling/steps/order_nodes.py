@@ -26,7 +26,11 @@ def order_nodes(round_: Round) -> None:
     missing: list[tuple[Job, Counts]] = []
     for job in without_room(round_):
         wanted = lacks(round_, job)
-        if wanted and _allowed(round_, job, wanted) and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None:
+        if (
+            wanted
+            and _allowed(round_, job, wanted)
+            and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None
+        ):
             missing.append((job, wanted))
     if missing and round_.given_up:
         given_up = set(round_.given_up)
