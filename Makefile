@@ -212,6 +212,10 @@ bench-autoscaling: .venv ## compare elastic with fixed on clusters with an autos
 bench-elastic-mix: .venv ## compare elastic with each other profile on a common mix of jobs: build/bench/elastic-mix.json
 	$(RUN) python benchmarks/bench_elastic_mix.py
 
+.PHONY: bench-teams
+bench-teams: .venv ## simulate three teams on one cluster: no teams, static partitions, shares by stops and by shrinking: build/bench/teams.json
+	$(RUN) python benchmarks/bench_teams.py
+
 .PHONY: campaign
 campaign: .venv ## test the operator with crashes, broken watches, seeded defects, hostile tenants, and random faults for SECONDS=600 (RESUME=1: continue): build/bench/campaign.json
 	PYTHONPATH=tests $(UV) run --frozen --quiet python -m campaign.run --seconds $(or $(SECONDS),600) $(if $(RESUME),--resume)

@@ -40,6 +40,7 @@ from elastic_tfjob.exporter.metrics import ProgressCollector
 from elastic_tfjob.scheduling.contract import as_markdown, refused_values
 from elastic_tfjob.scheduling.core import ElasticParameters, ProfileParameters
 from elastic_tfjob.scheduling.profiles import PROFILES, parse_profile
+from elastic_tfjob.scheduling.profiles.elastic import TeamParameters, TeamTermsParameters
 from harness import monitoring
 from unit import chart_schema
 
@@ -124,6 +125,12 @@ def profiles() -> Iterator[str]:
             yield f"Other defaults: {', '.join(changed)}."
         if any(not _same(base, key, field) for key, field in model.model_fields.items()):
             yield fields(model, beside=base)
+        if name == "elastic":
+            yield "#### `profiles.elastic.teams`"
+            yield "See [teams](../teams.md)."
+            yield fields(TeamParameters)
+            yield "#### `profiles.elastic.teams.named`, each"
+            yield fields(TeamTermsParameters)
 
 
 def _same(base: type[BaseModel], key: str, field: FieldInfo) -> bool:

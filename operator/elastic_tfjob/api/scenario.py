@@ -44,6 +44,9 @@ _PLAINLY: Final = {
     "bool_parsing": "should be true or false",
 }
 
+TEAM_NAME: Final = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"
+"""A namespace, or nothing."""
+
 Positive = Annotated[float, Field(gt=0, le=1e16)]
 Cpus = Annotated[float, Field(ge=0, le=MAX_MILLICORES / 1000)]
 MemoryGib = Annotated[float, Field(ge=0, le=MAX_POD_BYTES / 2**30)]
@@ -118,9 +121,11 @@ class Loss(_Model):
 
 class JobClass(_Model):
     """One kind of job. Its length is `duration_s` at the declared size, or `steps`. With `deadline_factor` the deadline
-    is the arrival plus this factor times the duration."""
+    is the arrival plus this factor times the duration. `team`: whose jobs these are, as a namespace of a live cluster.
+    """
 
     name: str
+    team: str = Field("", pattern=TEAM_NAME)
     weight: Positive = 1.0
     model: str = ""
     batch_size: int = Field(0, ge=0)

@@ -226,6 +226,7 @@ class Operator:
             reports=lambda: self._reports.of_job if self._leads else None,
             history=lambda: self._memory.history,
             missing=self._not_read,
+            teams=lambda: self._scheduler.teams.teams if self._leads else {},
         )
 
     def _not_read(self) -> str:

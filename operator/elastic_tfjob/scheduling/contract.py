@@ -87,7 +87,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         ),
     },
     "JobSpec": {
-        "key": Both("namespace/name", "the workload"),
+        "key": Both("namespace/name", "the workload: team/name, if the job has a team"),
         "arrival_s": Both("metadata.creationTimestamp", "the workload"),
         "groups": Both("tfReplicaSpecs, with the bounds of the annotations", "the workload"),
         "sequence": Both(

@@ -40,6 +40,8 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
     Raises what a step raises, and InvalidPlanError for a plan that cannot be carried out.
     """
     round_ = Round(snapshot, profile)
+    if profile.begin is not None:
+        profile.begin(round_)
     if profile.lend is not None:
         profile.lend(round_)
     resize_as_requested(round_, snapshot.index("size requests", size_requests))

@@ -11,7 +11,7 @@ from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason
 from elastic_tfjob.scheduling.snapshot import Counts, Cpu, Memory, Placement, Snapshot, counts_of
 from elastic_tfjob.speed.prediction import Rate
 
-__all__ = ["CAUSES", "STOPS", "STORED_CAUSES", "Cause", "cause_of"]
+__all__ = ["CAUSES", "STOPS", "STORED_CAUSES", "Cause", "TeamShare", "cause_of"]
 
 # Why a job's size, place or CPU changes, in one word: metrics have it as a label, pages group by it.
 
@@ -81,6 +81,19 @@ class Loan:
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class TeamShare:
+    """A team after a round. `share`: its dominant share of the cluster; `deserved`: what it deserves, at most what it
+    asks for. `waiting`: its jobs without replicas. `below`: it could use more within what it deserves. `taken`: the
+    replicas that the round took from it for other teams, by how."""
+
+    share: float
+    deserved: float
+    waiting: int
+    below: bool = False
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Plan:
     """`changes` has every job whose target differs from what it holds. `refusals`: why a job waits that the round
@@ -88,7 +101,8 @@ class Plan:
     or move keeps what it has. `queue` gives the jobs that waited when the round began, in order.
 
     `orders`: the replicas per type for which a job asks an autoscaler for nodes. `given_up`: the nodes that jobs leave
-    to it. `lacks_room`: a job found no room for its declared size.
+    to it. `lacks_room`: a job found no room for its declared size. `teams`: the teams that share the cluster; empty
+    where none do.
 
     `memory` has the new memory of each job whose memory changed. It is stored with the job's change, if there is one:
     if that change cannot be carried out now, the memory does not change either.
@@ -105,6 +119,7 @@ class Plan:
     orders: Mapping[str, Counts] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     lacks_room: bool = False
+    teams: Mapping[str, TeamShare] = field(default_factory=dict)
 
     @cached_property
     def forecasts(self) -> Forecasts:

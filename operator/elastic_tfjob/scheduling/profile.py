@@ -32,10 +32,11 @@ class Profile(Rules):
     waits for the next multiple of it. `drifts`: decisions change with the clock alone, so a round is due at every
     interval. `oracle`: the policy gets true durations and speeds; without it a simulated job's speed is measured at
     `sample_points` sizes before it starts, as Optimus does on a test slot. `learns`: it uses the speeds that jobs show
-    while they run. `shares_cpu`: as in Stages.
+    while they run. `shares_cpu`: as in Stages. `begin`: called before all steps; None: nothing is.
     """
 
     steps: tuple[Step, ...]
+    begin: Step | None = None
     lend: Step | None = None
     drifts: bool = False
     shares_cpu: bool = False

@@ -322,6 +322,18 @@ def _not_movable(facts: _Facts) -> str:
     return f"{replica} stays on its node: the job cannot be moved without a checkpoint"
 
 
+def _team_share(facts: _Facts) -> str:
+    """`job` of `team`, which has the `share` and deserves `deserved`, fractions of the cluster."""
+    has = f"{facts.number('share'):.1%} of the cluster and deserves {facts.number('deserved'):.1%}"
+    return f"makes room for {facts.text('job')} of team {facts.text('team')}, which has {has}"
+
+
+def _team_served(facts: _Facts) -> str:
+    """`team`, which has the `share` and deserves `deserved`, fractions of the cluster."""
+    has = f"{facts.number('share'):.1%} of the cluster and deserves {facts.number('deserved'):.1%}"
+    return f"no room is free, and its size is beyond what its team deserves: {facts.text('team')} has {has}"
+
+
 def _no_space_for_names(facts: _Facts) -> str:
     """`reason`: the sentence of why the job has this size."""
     return f"{facts.text('reason')}; kube-scheduler chooses nodes: the job's annotations leave no room for their names"
@@ -389,6 +401,11 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     ),
     "suspended": _fixed("suspended"),
     "taken-away": _taken_away,
+    "team-limit": lambda facts: (
+        f"team {facts.text('team')} may have at most {facts.number('limit'):.1%} of the cluster"
+    ),
+    "team-served": _team_served,
+    "team-share": _team_share,
     "time-saved": _fixed("spare capacity goes where it saves most time"),
     "tries-size": _fixed("measures the speed of this size"),
     "unknown-speed": _fixed("its speed is not yet known"),

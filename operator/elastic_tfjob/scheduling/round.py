@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from elastic_tfjob.scheduling.plan import BEHIND, Assignment, Cause, Loan, Plan, cause_of
+from elastic_tfjob.scheduling.plan import BEHIND, Assignment, Cause, Loan, Plan, TeamShare, cause_of
 from elastic_tfjob.scheduling.preferences import place_preferring
 from elastic_tfjob.scheduling.queue import Entry, JobQueue, WaitingJobs, entry, in_cooldown, queue_index
 from elastic_tfjob.scheduling.reasons import Reason, Why, as_reason, sized
@@ -26,6 +26,26 @@ from elastic_tfjob.scheduling.snapshot import (
 )
 
 T = TypeVar("T")
+
+
+class Quota(Protocol):
+    """What jobs may have in a round beyond what nodes have room for."""
+
+    def allows(self, job: Job, counts: Counts) -> bool:
+        """Whether the job may have this size. A size that takes no more than the present one is always allowed."""
+        ...
+
+    def refusal(self, job: Job) -> Reason | None:
+        """Why the job waits, if that is not only for lack of room."""
+        ...
+
+    def change(self, job: Job, before: Placement, after: Placement) -> None:
+        """Called for each change of a placement, also when it is undone."""
+        ...
+
+    def teams(self) -> Mapping[str, TeamShare]:
+        """The teams after the round."""
+        ...
 
 
 class Round:
@@ -64,6 +84,9 @@ class Round:
         """The nodes that replicas leave to an autoscaler."""
         self.lacks_room = False
         """Whether a job found no room for its declared size, and does not only wait for an order to be tried again."""
+        self.quota: Quota | None = None
+        """What teams may have; None: whatever has room. A size that it does not allow is refused like one without
+        room."""
         self._limit = ActionLimit(snapshot, rules.name)
         place = rules.place
         self.room = snapshot.index(("room", place.rank, place.totals_only), room_index(place.rank, place.totals_only))
@@ -143,6 +166,8 @@ class Round:
         """Start a waiting job with these replicas if the profile's Place finds room for all of them. A job that was
         stopped in this round may start again."""
         self.act(job)
+        if not self._allows(job, counts):
+            return False
         attempt = (job.spec.placement_key, tuple(counts.items()))
         if attempt in self._failed or (not job.placement and self.in_cooldown(job)):
             return False
@@ -263,6 +288,8 @@ class Round:
 
         Afterwards all replicas hold the CPU that they request: more is granted last."""
         self.act(job)
+        if not self._allows(job, counts):
+            return False
         room, place = self.room, self.rules.place
         mark = room.mark()
         held, cpu = self.placement(job), self.cpu(job)
@@ -333,6 +360,8 @@ class Round:
         """Give a running job this size (also one that a person requests), with new nodes for replicas on lost nodes or
         on nodes in `leaves`. `cause`: why the job changes, if that does not follow from the sizes."""
         self.act(job)
+        if not self._allows(job, counts):
+            return False
         nodes, held = self.snapshot.nodes.keys() - leaves if leaves else self.snapshot.nodes, self.placement(job)
         wanted = shrunk(held, counts)
         missing = {t: [k for k, name in enumerate(names) if name not in nodes] for t, names in wanted.items()}
@@ -363,6 +392,9 @@ class Round:
         """Undo everything since the FreeCapacity was at `mark`; `before` has the previous targets of the jobs changed
         since then."""
         for key, target in before.items():
+            if self.quota is not None:
+                job = self.job(key)
+                self.quota.change(job, self.placement(job), job.placement if target is None else target.nodes)
             if target is None:
                 self.changes.pop(key, None)
             else:
@@ -370,12 +402,17 @@ class Round:
         self.room.rollback(mark)
         self._forget_failed()
 
+    def _allows(self, job: Job, counts: Counts) -> bool:
+        return self.quota is None or self.quota.allows(job, counts)
+
     def refuse(self, job: Job, reason: Why) -> None:
         self.refusals[job.spec.key] = self.in_cooldown(job) or as_reason(reason)
 
     def _set(
         self, job: Job, nodes: Placement, reason: Why, cpu: Cpu = AS_REQUESTED, cause: Cause | None = None
     ) -> None:
+        if self.quota is not None:
+            self.quota.change(job, self.placement(job), nodes)
         stays = nodes == job.placement
         if stays and cpu == job.cpu:
             self.changes.pop(job.spec.key, None)
@@ -402,6 +439,7 @@ class Round:
             self.orders,
             frozenset(self.given_up),
             self.lacks_room,
+            {} if self.quota is None else self.quota.teams(),
         )
 
 

@@ -325,7 +325,9 @@ def resources_of(template: NodeTemplate) -> Resources:
 
 def node_of(template: NodeTemplate, name: str) -> Node:
     each = resources_of(template)
-    return Node(name, each, each, labels=template.labels, autoscaled=True, price=template.price, spot=template.spot is not None)
+    return Node(
+        name, each, each, labels=template.labels, autoscaled=True, price=template.price, spot=template.spot is not None
+    )
 
 
 def _admits(pending: Pending, labels: Mapping[str, str]) -> bool:

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ from elastic_tfjob.api.scenario import MAX_GPUS_PER_NODE, MAX_NODES, MAX_SCENARI
 from elastic_tfjob.param_types import Amount, OneOf, OutputFile
 from elastic_tfjob.scheduling.places import PLACES, PlaceName
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, installed_profiles, parse_profile
+from elastic_tfjob.scheduling.steps.teams import TeamRules
 from elastic_tfjob.simulation.autoscaler import check_templates
 from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
@@ -24,7 +25,7 @@ from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, run_all, uniform_cluster
+from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, of_team_alone, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound
@@ -37,8 +38,10 @@ from elastic_tfjob.simulation.summary import (
     least_mean_jct_s,
     print_catalogue,
     print_runs,
+    print_teams,
     summarise,
 )
+from elastic_tfjob.simulation.teams import teams_in
 from elastic_tfjob.simulation.tuning import GOALS, Goal, Parts, halves, tune_and_report
 from elastic_tfjob.simulation.workload import WorkloadJob
 
@@ -243,6 +246,12 @@ def _warn_of_broken_profiles() -> None:
     show_default=True,
     help="What --tune minimises: the mean or the 95th percentile of the job completion times, or missed deadlines.",
 )
+@click.option(
+    "--teams-alone",
+    is_flag=True,
+    help="Also simulate each team alone on its static part of the cluster, and show its mean completion time relative "
+    "to that.",
+)
 @click.option("--skip-bad", is_flag=True, help="Skip the invalid rows of WORKLOAD, and list them.")
 @click.option("--json", "json_file", type=OutputFile(), help="JSON file to write with the results.")
 @click.option("--html", "html_file", type=OutputFile(), help="HTML file to write with charts of the runs.")
@@ -287,6 +296,7 @@ def simulate(
     inference_pool: str | None,
     tune: bool,
     tune_for: Goal,
+    teams_alone: bool,
     skip_bad: bool,
     json_file: Path | None,
     html_file: Path | None,
@@ -353,6 +363,7 @@ def simulate(
                 node_changes(scenario, cluster) if scenario else (),
                 seed + k,
                 scaling,
+                _terms(parameters.values(), jobs),
             )
             specs += [RunSpec(name, parameters[name], inputs, trace=html_file is not None) for name in parameters]
     except (WorkloadError, ValueError) as e:
@@ -382,7 +393,10 @@ def simulate(
             ended = len(outcomes) + (len(failed.failures) if failed is not None else 0)
             whole = ended == len(specs) and not any(outcome.partial for outcome in outcomes)
             specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
-            summaries = _report(specs, outcomes, replications > 1)
+            summaries = _summaries(specs, outcomes)
+            if teams_alone and whole:
+                summaries = _beside_alone(specs, summaries, lambda asked: _run(asked, processes, stop))
+            _report(specs, outcomes, summaries, replications > 1)
             if json_file:
                 json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
             if csv_file:
@@ -403,11 +417,39 @@ def simulate(
         raise SystemExit(1)
 
 
-def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool) -> list[Summary]:
-    """Print the results of these runs, and return their summaries."""
+def _terms(parameters: Iterable[ProfileParameters], jobs: Sequence[WorkloadJob]) -> TeamRules | None:
+    """The terms by which the results say what each team got: those of the first profile that has teams, else equal
+    ones. None: the workload has no teams."""
+    found = (getattr(each, "teams", None) for each in parameters)
+    rules: TeamRules = next((teams.rules for teams in found if teams is not None), TeamRules())
+    teams = teams_in([job.key for job in jobs], rules)
+    if absent := [name for name in rules.named if name not in teams]:
+        there = ", ".join(filter(None, teams)) or "none; jobs get one by the column or the field team"
+        click.echo(f"Warning: no job is of the team {', '.join(absent)}; teams of the jobs: {there}", err=True)
+    return rules if len(teams) > 1 else None
+
+
+def _beside_alone(
+    specs: Sequence[RunSpec], summaries: Sequence[Summary], run: Callable[[Sequence[RunSpec]], list[RunResult]]
+) -> list[Summary]:
+    """The summaries with the sharing incentive of each team."""
+    found = []
+    for spec, summary in zip(specs, summaries, strict=True):
+        alone = [of_team_alone(spec, team.team) for team in summary.teams]
+        pairs = zip(summary.teams, run(alone), strict=True)
+        found.append(replace(summary, teams=tuple(team.beside(outcome.records) for team, outcome in pairs)))
+    return found
+
+
+def _summaries(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[Summary]:
     summaries = [summarise(outcome, len(spec.inputs.jobs)) for outcome, spec in zip(outcomes, specs, strict=True)]
-    summaries = _with_bounds(beside_the_first(summaries, outcomes), specs)
+    return _with_bounds(beside_the_first(summaries, outcomes), specs)
+
+
+def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: Sequence[Summary], seeds: bool) -> None:
+    """Print the results of these runs."""
     print_runs(summaries, seeds)
+    print_teams(summaries, seeds)
     for summary in summaries:
         if not summary.partial and summary.finished < summary.jobs:
             click.echo(
@@ -420,7 +462,6 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], seeds: bool
             " use ps-cpu or cpu-share",
             err=True,
         )
-    return summaries
 
 
 def _lent_in_vain(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[str]:

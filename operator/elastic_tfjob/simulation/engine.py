@@ -17,6 +17,7 @@ from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import nodes_of
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, Job, Node, Pool, Snapshot
 from elastic_tfjob.scheduling.steps.leave import LAST_CHANCE_S
+from elastic_tfjob.scheduling.steps.teams import TeamRules
 from elastic_tfjob.simulation.autoscaler import lives_of
 from elastic_tfjob.simulation.autoscaling import Scaling
 from elastic_tfjob.simulation.event_queue import (
@@ -40,6 +41,7 @@ from elastic_tfjob.simulation.notices import Notices
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
+from elastic_tfjob.simulation.teams import TeamRecorder, teams_in
 from elastic_tfjob.simulation.utilisation import Utilisation
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.history import History
@@ -99,7 +101,8 @@ class SimulationInput:
 
     `speed_model`: the true speeds. `costs`: the pauses of starts, rescales and moves. `inference`: the pool that lends
     nodes, if there is one. `seed`: for the noise, the demand of the pool, the autoscaler and the profile's own draws.
-    `autoscaling`: the autoscaler, if there is one."""
+    `autoscaling`: the autoscaler, if there is one. `teams`: the terms by which the result says what each team got;
+    None: it does not."""
 
     jobs: Sequence[WorkloadJob]
     nodes: Sequence[Node]
@@ -110,6 +113,7 @@ class SimulationInput:
     node_changes: Sequence[NodeChange] = ()
     seed: int = 0
     autoscaling: Autoscaling | None = None
+    teams: TeamRules | None = None
 
 
 class Simulation:
@@ -144,6 +148,9 @@ class Simulation:
         self._scaling = Scaling(inputs.autoscaling, profile, seed) if inputs.autoscaling is not None else None
         self.snapshot = Snapshot(start, cluster, {}, seed, history=history)
         self.outcome = RunResult.begun(profile, seed, start, own, pool=inference is not None)
+        if inputs.teams is not None:
+            names = teams_in([job.key for job in inputs.jobs], inputs.teams)
+            self.outcome.teams = TeamRecorder(inputs.teams, teams=names)
         self._present = present
         self._queue = EventQueue()
         self._utilisation = Utilisation(self.outcome, trace=trace)
@@ -400,6 +407,7 @@ class Simulation:
             self.outcome.changes.update(target.cause for target in plan.changes.values() if target.cause is not None)
             self.outcome.scaled_in += sum(target.why.code == "node-shrinks" for target in plan.changes.values())
         live, cluster = self._live.by_key, self._standing
+        lost = {key: live[key].record.lost_s for key in plan.changes}
         for key, memory in plan.memory.items():
             live[key].memory = memory
         if plan.changes or plan.memory or nodes is not None:
@@ -418,6 +426,9 @@ class Simulation:
                 touched = nodes_of(*held, *(target.nodes for target in plan.changes.values()))
                 changed.update((job.key, job) for job in self._live.share(touched, cluster, now))
             self.snapshot = self.snapshot.evolve(now, changed=changed.values(), nodes=nodes, pools=pools)
+        if (teams := self.outcome.teams) is not None:
+            teams.reclaimed(plan, {key: live[key].record.lost_s - before for key, before in lost.items()})
+            teams.look(self.snapshot)
         self._utilisation.sample(len(live), now)
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:

@@ -6,6 +6,7 @@ A bad row is reported with its file, line, column and value. By default a bad ro
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
+from elastic_tfjob.api.scenario import TEAM_NAME
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.speed_models.ps import MODELS
-from elastic_tfjob.simulation.workload import BadValue, LossCurve, Row, Workload, WorkloadJob, bounds
+from elastic_tfjob.simulation.workload import BadValue, LossCurve, Row, Workload, WorkloadJob, bounds, in_team
 
 __all__ = ["parse_chronus"]
 
@@ -113,8 +115,11 @@ def parse_jobs(row: Row) -> WorkloadJob:
         )
     model = "model" if row.has("model") else "model_name"
     steps = "steps" if row.has("steps") else "num_iteration"
+    team = row.maybe("team", row.text, "")
+    if not re.fullmatch(TEAM_NAME, team):
+        raise BadValue("team", team, "is not a name of at most 63 lower-case letters, digits and hyphens")
     return WorkloadJob(
-        key=row.text("job_id"),
+        key=in_team(row.text("job_id"), team),
         submit_s=row.number("submit_s"),
         groups=row.groups(*groups),
         duration_s=row.number("duration_s", above=0),
@@ -232,7 +237,7 @@ FORMATS: dict[str, Format] = {
                 *("cpus", "memory_gib", "ps_cpus", "ps_memory_gib", "cpu_demand"),
                 *("num_fixed", "fixed_cpus", "fixed_memory_gib"),
                 *("deadline_s", "estimated_s", "priority", "model|model_name", "batch_size", "steps|num_iteration"),
-                *("loanable", "loss_b0", "loss_b1", "loss_b2"),
+                *("loanable", "loss_b0", "loss_b1", "loss_b2", "team"),
             ),
             parse_jobs,
         ),

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import TYPE_CHECKING
 
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
@@ -12,6 +13,9 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.scheduling.steps.leave import Outcome
 from elastic_tfjob.speed.prediction import Source
+
+if TYPE_CHECKING:
+    from elastic_tfjob.simulation.teams import TeamRecorder
 
 
 @dataclass(slots=True)
@@ -136,6 +140,8 @@ class RunResult:
     taken_away: int = 0
     taken_with_pods: int = 0
     """Nodes that the cloud took away, and those of them that still had pods."""
+    teams: "TeamRecorder | None" = None
+    """What each team got; None: it was not recorded."""
 
     @classmethod
     def begun(

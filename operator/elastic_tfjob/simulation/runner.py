@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -16,6 +16,7 @@ from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.interrupts import SIGNALS, Interrupt, stopping
 from elastic_tfjob.simulation.result import RunResult
+from elastic_tfjob.simulation.teams import static_part, teams_in
 
 POLL_S = 0.2
 
@@ -80,6 +81,19 @@ def uniform_cluster(nodes: int, gpus: int, cpus: float, memory_gib: float) -> li
     each = Resources(round(cpus * 1000), round(memory_gib * 1024**3), gpus)
     width = len(str(max(nodes - 1, 0)))
     return [Node(f"node-{i:0{width}}", each, each) for i in range(nodes)]
+
+
+def of_team_alone(spec: RunSpec, team: str) -> RunSpec:
+    """The same run with the jobs of one team, alone on its static part of the cluster."""
+    rules = spec.inputs.teams
+    assert rules is not None
+    names = teams_in([job.key for job in spec.inputs.jobs], rules)
+    part = rules.terms(team).weight / sum(rules.terms(name).weight for name in names)
+    jobs = [job for job in spec.inputs.jobs if teams_in([job.key], rules) == (team,)]
+    inputs = replace(spec.inputs, jobs=jobs, nodes=static_part(spec.inputs.nodes, part), node_changes=(), teams=None)
+    known = "teams" in type(spec.parameters).model_fields
+    parameters = spec.parameters.model_copy(update={"teams": None}) if known else spec.parameters
+    return RunSpec(spec.profile, parameters, inputs)
 
 
 def run_one(

@@ -25,7 +25,7 @@ from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, LoanState, Node, Pool, ReplicaGroup
 from elastic_tfjob.simulation.event_queue import NodeChange, NodeScript
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
-from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
+from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob, in_team
 
 __all__ = ["POOLS", "InferenceSide", "read_pool"]
 
@@ -135,7 +135,7 @@ def generate(scenario: Scenario, seed: int) -> tuple[WorkloadJob, ...]:
     kinds, weights = scenario.mix, [kind.weight for kind in scenario.mix]
     width = len(str(scenario.jobs - 1))
     return tuple(
-        _job(f"{kind.name}-{k:0{width}}", t, kind, rng)
+        _job(in_team(f"{kind.name}-{k:0{width}}", kind.team), t, kind, rng)
         for k, t in enumerate(arrival_times(scenario.arrivals, scenario.jobs, rng))
         for kind in rng.choices(kinds, weights)
     )

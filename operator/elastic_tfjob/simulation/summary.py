@@ -25,11 +25,12 @@ from elastic_tfjob.simulation.formats import FORMATS
 from elastic_tfjob.simulation.result import JobRecord, NodeLife, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
+from elastic_tfjob.simulation.teams import TeamNumbers, jain, team_numbers
 from elastic_tfjob.simulation.utilisation import by_cause
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.model import FinishTime
 
-__all__ = ["WORLDS", "least_mean_jct_s", "least_total_s", "print_catalogue", "print_runs"]
+__all__ = ["WORLDS", "least_mean_jct_s", "least_total_s", "print_catalogue", "print_runs", "print_teams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ class Summary:
     at a time; `failed_orders` are orders without a node in time; `taken_away` are the nodes that the cloud took away,
     `taken_with_pods` those of them with pods. `lost_steps` had to be done again. Utilisation is the share of what these
     nodes had.
+
+    With teams: `teams` has the numbers of each; `jain` is Jain's index of service per weight in hours in which each
+    team asked for at least its part of the cluster, mean and least over these hours.
     """
 
     profile: str
@@ -122,6 +126,9 @@ class Summary:
     failed_orders: int | None = None
     taken_away: int | None = None
     taken_with_pods: int | None = None
+    teams: tuple[TeamNumbers, ...] = ()
+    jain: float | None = None
+    least_jain: float | None = None
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -175,6 +182,9 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         preempted_jobs=sum(r.preemptions > 0 for r in records),
         lost_work_s=sum(r.lost_s for r in records),
         interruptions=dict(sorted(outcome.interruptions.items())),
+        teams=tuple(team_numbers(outcome)),
+        jain=sum(fair) / len(fair) if (fair := jain(outcome)) else None,
+        least_jain=min(fair, default=None),
         **_of_loans(outcome),
         **_of_nodes(outcome, done),
     )
@@ -369,6 +379,36 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
         click.echo(f"Lower bound: no schedule of these jobs has a mean JCT below {least} s{of}")
     if any(s.oracle for s in summaries):
         click.echo("* with parameter oracle: the profile knew the true durations and speeds")
+
+
+def print_teams(summaries: Sequence[Summary], seeds: bool) -> None:
+    """Print one row per run and team, and Jain's index of each run. Nothing where no run has teams."""
+    headings = ("team", "weight", "finished", "JCT s", "p95 s", "wait s", "p95 s", "below share s", "to share s")
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for heading in ("profile", *headings, "taken", "lost s", "vs alone"):
+        table.add_column(heading, justify="right" if heading not in ("profile", "team") else "left", no_wrap=True)
+    for s in summaries:
+        for k, each in enumerate(s.teams):
+            table.add_row(
+                _name(s, seeds) if not k else "",
+                each.team or "(none)",
+                f"{each.weight:g}",
+                f"{each.finished:,}/{each.jobs:,}",
+                *map(_seconds, (each.mean_jct_s, each.p95_jct_s, each.mean_wait_s, each.p95_wait_s)),
+                *map(_seconds, (each.below_share_s, each.mean_to_share_s)),
+                ", ".join(f"{n} {how}" for how, n in each.reclaimed.items()) or "-",
+                _seconds(each.lost_s),
+                "-" if each.alone is None else f"{each.alone:.2f}",
+            )
+    if table.row_count:
+        console.print(table)
+    for s in summaries:
+        if s.jain is not None:
+            click.echo(
+                f"{_name(s, seeds)}: Jain's index of service per weight in hours of full demand: {s.jain:.3f}, "
+                f"least {s.least_jain:.3f}"
+            )
 
 
 def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:

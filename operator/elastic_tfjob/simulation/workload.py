@@ -9,7 +9,12 @@ from typing import TypeVar
 from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints
 from elastic_tfjob.scheduling.snapshot import ReplicaGroup
 
-__all__ = ["BadValue", "Row", "bounds"]
+__all__ = ["BadValue", "Row", "bounds", "in_team"]
+
+
+def in_team(name: str, team: str) -> str:
+    """The key of a job of this team, as a live job has its namespace and its name."""
+    return f"{team}/{name}" if team else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,8 @@ class LossCurve:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadJob:
-    """One job. `duration_s` is the run time in seconds at the declared size, `total_steps` the work; a speed model
-    needs one of them.
+    """One job. `key` may begin with its team and a slash. `duration_s` is the run time in seconds at the declared size,
+    `total_steps` the work; a speed model needs one of them.
 
     `estimated_s` is the user's estimate of the duration in seconds, if any. `cpu_demand` is the number of CPUs that one
     replica can use (None: its CPU request). `line` is the line number of the job in its file. `constraints`: the nodes

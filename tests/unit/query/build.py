@@ -15,6 +15,7 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.query.gate import Gate, NoGate
 from elastic_tfjob.controller.query.server import QueryServer, Source
+from elastic_tfjob.scheduling.plan import TeamShare
 from elastic_tfjob.speed.history import History
 from unit.build import raw_node
 
@@ -189,6 +190,7 @@ class World:
     priorities: Mapping[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
     missing: str = ""
+    teams: Mapping[str, TeamShare] = field(default_factory=dict)
 
     def source(self) -> Source:
         def of_job(key: Key) -> Mapping[str, Report]:
@@ -205,6 +207,7 @@ class World:
             reports=lambda: of_job if self.reports is not None else None,
             history=lambda: self.history,
             missing=lambda: self.missing,
+            teams=lambda: self.teams,
         )
 
     def client(self, gate: Gate | None = None) -> "TestClient[Any, Any]":

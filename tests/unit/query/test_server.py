@@ -17,6 +17,7 @@ from elastic_tfjob.controller.query.gate import Asker, NoGate, refuse_open_addre
 from elastic_tfjob.controller.query.rows import openapi
 from elastic_tfjob.controller.query.rows.jobs import job_row
 from elastic_tfjob.controller.query.rows.listing import QueryRefused
+from elastic_tfjob.scheduling.plan import TeamShare
 from harness.hostile_text import CLOSING_SCRIPT, MARKUP, TERMINAL_CONTROLS, TEXTS, named
 
 from . import build
@@ -205,6 +206,24 @@ async def test_rows_of_other_namespaces_are_left_out_and_their_places_stay() -> 
         for name in ("b", "none"):  # whether it is there is not told either
             await ask(client, f"{JOBS}/abroad/{name}", 403)
         await ask(client, "/api/v1/nodes", 403)
+
+
+async def test_teams_have_their_shares_and_only_those_who_may_list_their_jobs_see_them() -> None:
+    found = world(running("a", "mine"), running("b", "abroad"))
+    found.teams = {"mine": TeamShare(0.25, 0.5, 1, below=True), "abroad": TeamShare(0.5, 0.5, 0)}
+    async with found.client() as client:
+        answer = await ask(client, "/api/v1/teams?limit=1")
+        assert [each["name"] for each in answer["items"]] == ["abroad"]
+        assert answer["total"] == 2
+    async with found.client(_Some()) as client:
+        mine = {"name": "mine", "share": 0.25, "deserved": 0.5, "waiting": 1, "below": True}
+        assert (await ask(client, "/api/v1/teams"))["items"] == [mine]
+    found.configuration = parse_configuration(
+        "{profile: elastic, profiles: {elastic: {lend: none, teams: {named: {us: {namespaces: [mine, abroad]}}}}}}"
+    )
+    found.teams = {"us": TeamShare(0.75, 1.0, 1)}
+    async with found.client(_Some()) as client:
+        assert (await ask(client, "/api/v1/teams"))["items"] == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8082", "[::1]:8082", "localhost:8082", "0"])

@@ -46,6 +46,11 @@ __all__ = [
     "TALLIES",
     "TARGETS",
     "TASK_FAILURES",
+    "TEAM_BELOW_SHARE",
+    "TEAM_DESERVED",
+    "TEAM_RECLAIMED",
+    "TEAM_SHARE",
+    "TEAM_WAITING",
     "TOTAL_LIMIT",
     "UNREADABLE",
     "WATCH_RESTARTS",
@@ -146,6 +151,24 @@ RECONCILE_SECONDS: Final = Histogram(
     "elastic_tfjob_reconcile_seconds",
     "Time from dequeuing a job to the last answer of the API server",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30),
+)
+_TEAM: Final = ("team",)
+TEAM_SHARE: Final = Gauge(
+    "elastic_tfjob_team_share", "Dominant share of the cluster that a team's jobs request, 0 to 1", _TEAM
+)
+TEAM_DESERVED: Final = Gauge(
+    "elastic_tfjob_team_deserved", "Dominant share of the cluster that a team deserves, 0 to 1", _TEAM
+)
+TEAM_WAITING: Final = Gauge("elastic_tfjob_team_waiting_jobs", "Jobs of a team that wait for resources", _TEAM)
+TEAM_RECLAIMED: Final = Counter(
+    "elastic_tfjob_team_reclaimed_replicas",
+    "Replicas taken from a team for teams below their share, by how (shrink or stop)",
+    ("team", "how"),
+)
+TEAM_BELOW_SHARE: Final = Counter(
+    "elastic_tfjob_team_below_share_seconds",
+    "Time in which a team had less than it deserves although its jobs could use more",
+    _TEAM,
 )
 QUEUE_DEPTH: Final = Gauge("elastic_tfjob_queue_depth", "Jobs waiting for reconciliation")
 SCHEDULING_SECONDS: Final = Histogram(

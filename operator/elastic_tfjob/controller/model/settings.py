@@ -33,7 +33,9 @@ from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCE
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
 from elastic_tfjob.scheduling.given_up import CompactionTimes
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
+from elastic_tfjob.scheduling.profiles.elastic import ElasticSettings
 from elastic_tfjob.scheduling.snapshot import OrderRules
+from elastic_tfjob.scheduling.steps.teams import TeamRules
 
 __all__ = [
     "FIXED",
@@ -46,6 +48,7 @@ __all__ = [
     "RescaleLimits",
     "StatusPolling",
     "parse_configuration",
+    "team_rules",
 ]
 
 STOP_COOLDOWN_S: Final = 60.0
@@ -399,3 +402,10 @@ def _elsewhere(place: str, known: Collection[str]) -> str:
     if places:
         return f" Did you mean {' or '.join(places)}?"
     return did_you_mean(key, known)
+
+
+def team_rules(configuration: Configuration) -> TeamRules:
+    """How teams share the cluster; without teams each namespace is one."""
+    found = configuration.parameters
+    teams = found.teams if isinstance(found, ElasticSettings) else None
+    return TeamRules() if teams is None else teams.rules

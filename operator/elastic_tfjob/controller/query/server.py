@@ -22,7 +22,7 @@ from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration, team_rules
 from elastic_tfjob.controller.planning.request import JobRequest
 from elastic_tfjob.controller.query.gate import ANYBODY, Asker, Gate, Room
 from elastic_tfjob.controller.query.rows import openapi
@@ -43,12 +43,14 @@ from elastic_tfjob.controller.query.rows.listing import (
     dns_name,
     node_rows,
     page,
+    team_rows,
 )
 from elastic_tfjob.controller.query.rows.question import ClusterCopy, Question
 from elastic_tfjob.controller.query.rows.timeline import sizes, timeline
 from elastic_tfjob.controller.query.rows.what_if import forecast_row
 from elastic_tfjob.controller.query.streams import Streams
 from elastic_tfjob.controller.query.what_if_process import MAX_BODY, WhatIfWorker
+from elastic_tfjob.scheduling.plan import TeamShare
 from elastic_tfjob.scheduling.profiles import build
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.rules import Order
@@ -243,7 +245,7 @@ _HEADERS: Final = {
 class Source:
     """The operator's objects in memory. `missing` says in words what has not been read yet (empty: nothing). `reports`
     is None while this replica does not poll pods. `history` has the lessons from finished jobs that this replica
-    knows."""
+    knows; `teams`: those of the last plan, none while this replica does not plan."""
 
     jobs: Cache[TFJob]
     pods: Cache[Pod]
@@ -254,6 +256,7 @@ class Source:
     reports: Callable[[], Callable[[Key], Mapping[str, Report]] | None]
     history: Callable[[], History]
     missing: Callable[[], str]
+    teams: Callable[[], Mapping[str, TeamShare]] = dict
 
     def taken(self, now: datetime) -> ClusterCopy:
         """A copy of all objects at this moment."""
@@ -324,6 +327,7 @@ class QueryServer:
             "getJob": self._get_job,
             "listQueue": self._list_queue,
             "listNodes": self._list_nodes,
+            "listTeams": self._list_teams,
             "listForecasts": self._list_forecasts,
         }
         for route in openapi.ROUTES:
@@ -479,6 +483,21 @@ class QueryServer:
                 found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
                 self._nodes = time.monotonic(), found
         return openapi.NodeList(
+            items=tuple(found[listing.offset : listing.offset + listing.limit]),
+            total=len(found),
+            offset=listing.offset,
+            limit=listing.limit,
+        )
+
+    async def _list_teams(self, asked: _Question) -> openapi.TeamList:
+        """A team is shown to those who may list the jobs of all its namespaces that have some."""
+        teams, listing = self._source.teams(), asked.listing
+        rules = team_rules(self._source.configuration())
+        there = {job.namespace for job in self._source.jobs} if teams else set()
+        allowed = await self._gate.namespaces(asked.asker, there)
+        hidden = set() if allowed is None else {rules.of_namespace.get(name, name) for name in there - {*allowed}}
+        found = [row for row in team_rows(teams) if row.name not in hidden]
+        return openapi.TeamList(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),
             total=len(found),
             offset=listing.offset,

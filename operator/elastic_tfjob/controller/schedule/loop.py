@@ -48,6 +48,7 @@ from elastic_tfjob.controller.schedule.loans import Loans
 from elastic_tfjob.controller.schedule.notices import NodeNotices
 from elastic_tfjob.controller.schedule.profile_health import ProfileHealth
 from elastic_tfjob.controller.schedule.profile_reload import ProfileReload
+from elastic_tfjob.controller.schedule.team_metrics import TeamMetrics
 from elastic_tfjob.controller.schedule.writers import TargetWriter
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
@@ -150,6 +151,7 @@ class Scheduler:
         self._suspected: dict[str, float] = {}
         self._snapshot: Snapshot | None = None
         self._plan_made: Plan | None = None
+        self.teams = TeamMetrics()
         # The nodes' capacities, the priority classes and the cordoned nodes: every job's description depends on them.
         self._cluster_info: tuple[Mapping[str, Resources], Mapping[str, int], Mapping[str, str]] = {}, {}, {}
         self._described_at = 0.0
@@ -280,6 +282,7 @@ class Scheduler:
             plan, self._plan_made = self._plan_made, None
             await self._events.look(plan, group)
             self._experience.note(plan, configuration.parameters.interval_s)
+            self.teams.note(plan)
             if tasks := [task for task in begun if task is not None]:
                 await asyncio.wait(tasks, timeout=_WRITES_S)
 

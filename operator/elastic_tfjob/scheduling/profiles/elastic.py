@@ -8,11 +8,11 @@ their own. See docs/designs/elastic.md.
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from elastic_tfjob.api.reading import MAX_ENTRIES
+from elastic_tfjob.api.reading import MAX_ENTRIES, document
 from elastic_tfjob.scheduling.core import SHARE_CPU, ElasticParameters, Seconds, Stages, needs
 from elastic_tfjob.scheduling.lend import Reclaim
 from elastic_tfjob.scheduling.places import PlaceName
@@ -35,8 +35,9 @@ from elastic_tfjob.scheduling.profiles.kips import (
     take_ordered_room,
 )
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters, Weights
+from elastic_tfjob.scheduling.queue import entry
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.rules import Order, OrderKey
 from elastic_tfjob.scheduling.snapshot import Counts, Job
@@ -53,6 +54,8 @@ from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, cpu_load_i
 from elastic_tfjob.scheduling.steps.open_jobs import usable_total
 from elastic_tfjob.scheduling.steps.repair import sharing
 from elastic_tfjob.scheduling.steps.sizes import movable
+from elastic_tfjob.scheduling.steps.teams import Reclaim as TeamReclaim
+from elastic_tfjob.scheduling.steps.teams import TeamRules, Teams, TeamTerms, begin_teams, teams_of
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
 __all__ = [
@@ -120,20 +123,31 @@ class PlannedJobs:
     least: Mapping[str, Counts] = field(default_factory=dict)
 
 
-def plan(round_: Round, *, settings: DeadlineParameters) -> PlannedJobs:
+def plan(
+    round_: Round,
+    *,
+    settings: DeadlineParameters,
+    among: Callable[[Job], bool] = lambda job: True,
+    spare: Resources | None = None,
+) -> PlannedJobs:
     """Plan deadlines first, then replicas for the jobs that gain most speed. Jobs that are not planned do not change,
-    unless more deadlines are met or fewer jobs are stopped with their resources."""
+    unless more deadlines are met or fewer jobs are stopped with their resources. `among`: which jobs may change;
+    `spare`: as for DeadlineRound."""
 
     def free(job: Job) -> bool:
         """Whether the job may change. A job in growth backoff keeps the size that was faster."""
-        return speed_known(job) or not job.placement or growth_backoff_over(job, round_)
+        return among(job) and (speed_known(job) or not job.placement or growth_backoff_over(job, round_))
 
-    deadline_round = _promised(DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job)))
+    deadline_round = _promised(
+        DeadlineRound(round_, settings, lambda job: planned(job, round_.now) and free(job), spare)
+    )
     stops = keep_running(deadline_round)
     late = any(job_case.why.code == "deadline-no-room" for job_case in deadline_round.cases)
     if deadline_round.left_out and (stops or late):
         whole = _promised(
-            DeadlineRound(round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job))
+            DeadlineRound(
+                round_, settings, lambda job: (planned(job, round_.now) or bool(job.placement)) and free(job), spare
+            )
         )
         more, fewer = _met(whole, deadline_round) - _met(deadline_round, deadline_round), stops - keep_running(whole)
         if more > 0 or (not more and fewer > 0):
@@ -208,7 +222,103 @@ def _declared(job_case: JobCase) -> int:
     return max((k for k, size in enumerate(job_case.curve.sizes, 1) if sum(size.values()) <= most), default=0)
 
 
+# -- Teams: each plans with its own jobs, and with what is free for it -------------------------------------------------
+
+
+def plan_team(resizing: "Resizing", teams: Teams, team: str, share: float, settings: DeadlineParameters) -> None:
+    """Plan the jobs of one team that this round has not changed, with at most this share of the cluster."""
+    round_ = resizing.round
+    rules, done = teams.rules, resizing.donors.planned
+
+    def own(job: Job) -> bool:
+        return rules.team(job) == team and round_.placement(job) == job.placement
+
+    if any(planned(job, round_.now) and own(job) for job in round_.snapshot.jobs.values()):
+        found = plan(round_, settings=settings, among=own, spare=teams.spare(team, share))
+        resizing.donors.planned = PlannedJobs(done.keys | found.keys, {**done.least, **found.least})
+
+
+def raise_to_share(resizing: "Resizing") -> None:
+    """Bring running jobs to their declared size while their team has less than it deserves."""
+    teams, round_ = resizing.teams, resizing.round
+    if teams is None:
+        return
+
+    def small(job: Job) -> bool:
+        held, declared = job.counts, job.spec.declared
+        if all(n >= declared.get(type_, 0) for type_, n in held.items()) or round_.placement(job) != job.placement:
+            return False
+        idle = bool(job.cpu_use) and job.key not in resizing.busy
+        return not idle and movable(job, round_) and growth_backoff_over(job, round_)
+
+    def attempt(job: Job, within: bool) -> bool:
+        return within and teams.give(job, lambda counts: round_.resize(job, counts, AS_DECLARED))
+
+    found = [(entry(round_.rules.order, job, round_.now), job) for job in round_.running_in_order() if small(job)]
+    teams.in_share_order(found, attempt)
+
+
 # -- The parameters of elastic -----------------------------------------------------------------------------------------
+
+
+MAX_TEAMS: Final = 100
+"""The most teams that are named."""
+Part = Annotated[float, Field(ge=0, le=1)]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+class TeamTermsParameters(BaseModel):
+    """What one team has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    weight: float = Field(1.0, ge=0.001, le=1000, description="its part of what teams share, relative to other teams")
+    guarantee: Part = Field(0.0, description="dominant share of the cluster that it gets whenever it asks for it")
+    limit: Part = Field(1.0, description="dominant share of the cluster that it gets at most")
+    namespaces: tuple[Namespace, ...] = Field(
+        (), max_length=MAX_TEAMS, description="its namespaces; empty: the one with the name of the team"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "TeamTermsParameters":
+        if self.limit < self.guarantee:
+            raise ValueError(f"limit, {self.limit:g}, must be at least the guarantee, {self.guarantee:g}")
+        return self
+
+
+class TeamParameters(BaseModel):
+    """Teams that share the cluster. A namespace that no team has is a team of its own, with weight 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reclaim: TeamReclaim = Field(
+        "shrink",
+        description="how a team gets what it deserves from others: their jobs shrink, or also stop, or it waits (none)",
+    )
+    over_priority: bool = Field(False, description="shares come before the priorities of jobs")
+    named: dict[Namespace, TeamTermsParameters] = Field(
+        default_factory=dict, max_length=MAX_TEAMS, description="the terms of teams, by the name of the team"
+    )
+
+    @model_validator(mode="after")
+    def _add_up(self) -> "TeamParameters":
+        if (total := sum(terms.guarantee for terms in self.named.values())) > 1 + 1e-9:
+            raise ValueError(f"the guarantees of named add up to {total:g} of the cluster; allowed: at most 1")
+        owners: dict[str, str] = {}
+        for team, terms in self.named.items():
+            for namespace in terms.namespaces or (team,):
+                if (other := owners.setdefault(namespace, team)) != team:
+                    raise ValueError(f"namespace {namespace} is in the teams {other} and {team}; allowed: one team")
+        return self
+
+    def __hash__(self) -> int:  # parameters of profiles are hashed, and a mapping is not
+        return hash(self.model_dump_json())
+
+    @property
+    def rules(self) -> TeamRules:
+        terms = {name: TeamTerms(each.weight, each.guarantee, each.limit) for name, each in self.named.items()}
+        members = {namespace: name for name, each in self.named.items() for namespace in each.namespaces}
+        return TeamRules(terms, members, self.reclaim, self.over_priority)
 
 
 class ElasticSettings(ElasticParameters):
@@ -249,6 +359,15 @@ class ElasticSettings(ElasticParameters):
     )
     share_cpu: bool = Field(True, description=SHARE_CPU)
     moves: int = Field(2, ge=0, le=100, description="most moves of one job from crowded nodes to idle CPU")
+    teams: TeamParameters | None = Field(
+        None, description="weighted shares of the cluster between namespaces (docs/teams.md); {}: all alike"
+    )
+
+    @field_validator("teams", mode="before")
+    @classmethod
+    def _as_text(cls, found: object) -> object:
+        """A command line gives an object as text."""
+        return document(found) if isinstance(found, str) else found
 
 
 # -- Jobs that give replicas and grow by their CPU use, as under kips --------------------------------------------------
@@ -264,6 +383,10 @@ class Unplanned(IdleFirst):
     def gives(self, donor: Job, needed: bool) -> bool:
         weighed = donor.key in self.planned.keys and donor.key not in self.planned.least
         return not weighed and super().gives(donor, needed)
+
+    def serves(self, donor: Job, fewer: Counts, job: Job) -> bool:
+        teams = teams_of(self._round)
+        return super().serves(donor, fewer, job) if teams is None else teams.may_take(donor, job)
 
     def floor(self, donor: Job, needed: bool) -> Counts:
         floor, least = super().floor(donor, needed), self.planned.least.get(donor.key)
@@ -360,7 +483,18 @@ class ElasticProfileParameters(ElasticSettings):
         crowded = SpeconParameters(place=self.place, moves=self.moves)
 
         def plan_sizes(resizing: Resizing) -> None:
-            resizing.donors.planned = plan(resizing.round, settings=planning)
+            if (teams := resizing.teams) is None:
+                resizing.donors.planned = plan(resizing.round, settings=planning)
+                return
+            shares = teams.entitled()
+            for team in teams.in_order():
+                plan_team(resizing, teams, team, shares[team], planning)
+
+        def plan_rest(resizing: Resizing) -> None:
+            """Let teams use what others leave."""
+            if (teams := resizing.teams) is not None and not resizing.blocked:
+                for team in teams.in_order():
+                    plan_team(resizing, teams, team, teams.rules.terms(team).limit, planning)
 
         def adjusting(step: Callable[[Resizing], None]) -> Step:
             return sharing(step, ("elastic", self), lambda round_: Resizing(round_, lending))
@@ -368,7 +502,7 @@ class ElasticProfileParameters(ElasticSettings):
         steps: tuple[Step, ...] = (
             *map(adjusting, BEFORE),
             adjusting(plan_sizes),
-            *map(adjusting, WAITING),
+            *map(adjusting, (*WAITING, raise_to_share, plan_rest) if self.teams is not None else WAITING),
             Balance(crowded.moves, crowded.times, crowded.move_s, crowded.idle),
             Weights(crowded),
             *map(adjusting, CPU),
@@ -380,4 +514,6 @@ class ElasticProfileParameters(ElasticSettings):
 
     def profile(self, name: str) -> Profile:
         # As for the profile deadline, the steps themselves check the minimum gain.
-        return replace(super().profile(name), min_gain=0.0)
+        rules = None if self.teams is None else self.teams.rules
+        begin = None if rules is None else lambda round_: begin_teams(round_, rules)
+        return replace(super().profile(name), min_gain=0.0, begin=begin)

@@ -38,6 +38,7 @@ from elastic_tfjob.scheduling.steps.declared_size import lacks
 from elastic_tfjob.scheduling.steps.preemption import Preemption
 from elastic_tfjob.scheduling.steps.repair import repair_reason, sharing
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest, movable
+from elastic_tfjob.scheduling.steps.teams import teams_of
 from elastic_tfjob.speed.history import ALIKE, Size
 from elastic_tfjob.speed.model import speedup
 from elastic_tfjob.speed.optimus import OnlineSpeed
@@ -135,6 +136,9 @@ class IdleFirst:
         """The ratio of CPU used to CPU held by the workers of a donor with idle workers."""
         return {"idle": donor.cpu_use[WORKER]} if self._idles(donor) else {}
 
+    def serves(self, donor: Job, fewer: Counts, job: Job) -> bool:
+        return donor.spec.priority <= job.spec.priority
+
     def _idles(self, job: Job) -> bool:
         """Whether the job's workers leave CPU idle. Before the first step they wait for their chief, which does not
         count."""
@@ -154,6 +158,7 @@ class Adjustment(CpuInPlace):
         self.costs = settings.costs
         self.preemption = Preemption(round_, donors or IdleFirst(round_, settings))
         self.blocked = ""
+        self.teams = teams_of(round_)
 
     def worth(self, job: Job, saved: float) -> bool:
         """Whether a rescale costs less than the fraction `saved` of the job's remaining time."""
@@ -238,21 +243,52 @@ def admit(adjustment: Adjustment) -> None:
     minimum fits, with room taken from other jobs."""
     round_ = adjustment.round
     queue = round_.waiting()
+    if adjustment.teams is not None:
+        waiting = [(entry, round_.job(entry[4])) for entry in queue]
+        adjustment.teams.in_share_order(waiting, lambda job, within: _admit(adjustment, job, within))
+        return
     for entry in queue:
-        job = round_.job(entry[4])
-        if round_.placement(job):
-            continue  # an earlier step of this round has started it
-        if not job.placement and round_.in_cooldown(
-            job
-        ):  # a job that still holds resources was stopped in this round and continues
-            round_.refuse(job, BEHIND)
-            continue
-        if _start(adjustment, job):
-            continue
-        round_.refuse(job, lacks(job, round_))
-        if not adjustment.blocked and ever_fits(round_, job.spec):
-            adjustment.blocked = job.key
-        queue.drop()
+        if not _admit(adjustment, round_.job(entry[4])):
+            queue.drop()
+
+
+def _admit(adjustment: Adjustment, job: Job, within: bool = False) -> bool:
+    """Start a waiting job. False: no job that needs the same nodes can start. `within`: its team must have at most what
+    it deserves then, and may take that from other teams."""
+    round_ = adjustment.round
+    if round_.placement(job):
+        return True  # an earlier step of this round has started it
+    if not job.placement and round_.in_cooldown(
+        job
+    ):  # a job that still holds resources was stopped in this round and continues
+        round_.refuse(job, BEHIND)
+        return True
+    if within:
+        return _start_within_share(adjustment, job)
+    if _start(adjustment, job):
+        return True
+    of_team = None if round_.quota is None else round_.quota.refusal(job)
+    round_.refuse(job, of_team or lacks(job, round_))
+    limited = of_team is not None and of_team.code == "team-limit"
+    if not adjustment.blocked and not limited and ever_fits(round_, job.spec):
+        adjustment.blocked = job.key
+    return False
+
+
+def _start_within_share(adjustment: Adjustment, job: Job) -> bool:
+    teams, declared = adjustment.teams, job.spec.declared
+    if teams is None or job.placement:
+        return False
+
+    def start(counts: Counts) -> bool:
+        why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
+        return adjustment.round.start(job, counts, why)
+
+    if not teams.give(job, start):
+        return False
+    adjustment.preemption.started(job)
+    teams.started(job)
+    return True
 
 
 def take_ordered_room(adjustment: Adjustment, grows: Callable[[Job], bool] = lambda job: True) -> None:

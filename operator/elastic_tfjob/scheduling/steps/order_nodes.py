@@ -26,7 +26,11 @@ def order_nodes(round_: Round) -> None:
     missing: list[tuple[Job, Counts]] = []
     for job in without_room(round_):
         wanted = lacks(round_, job)
-        if wanted and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None:
+        if (
+            wanted
+            and _allowed(round_, job, wanted)
+            and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None
+        ):
             missing.append((job, wanted))
     if missing and round_.given_up:
         given_up = set(round_.given_up)
@@ -84,3 +88,11 @@ def lacks(round_: Round, job: Job) -> Counts:
     size = job.spec.minimum if rules is not None and rules.size == "smallest" else job.spec.declared
     held = {type_: sum(name in round_.nodes for name in names) for type_, names in round_.placement(job).items()}
     return {type_: n - held.get(type_, 0) for type_, n in size.items() if n > held.get(type_, 0)}
+
+
+def _allowed(round_: Round, job: Job, more: Counts) -> bool:
+    """Whether the job's team may have these replicas, too."""
+    if round_.quota is None:
+        return True
+    held = {type_: len(names) for type_, names in round_.placement(job).items()}
+    return round_.quota.allows(job, {type_: held.get(type_, 0) + more.get(type_, 0) for type_ in {**held, **more}})

@@ -34,6 +34,10 @@ class Donors(Protocol):
         """Further facts of the reason why this job gives."""
         ...
 
+    def serves(self, donor: Job, fewer: Counts, job: Job) -> bool:
+        """Whether the donor may shrink to `fewer` for this job."""
+        ...
+
 
 class AboveMinimum:
     """An index of the running jobs above their minimum, so that a round need not look at the others."""
@@ -84,11 +88,14 @@ class Preemption:
         while heap:
             rank, key = heappop(heap)
             donor = round_.job(key)
-            if donor is job or donor.spec.priority > job.spec.priority:
+            if donor is job:
                 passed_over.append((rank, key))
                 continue
             fewer = some_fewer(counts_of(round_.placement(donor)), donors.floor(donor, needed))
             if fewer is None:
+                continue
+            if not donors.serves(donor, fewer, job):
+                passed_over.append((rank, key))
                 continue
             had = round_.changes.get(key)
             # A donor that is placed again as a whole may find no nodes even for fewer; asking it again would not end.
@@ -119,9 +126,14 @@ class Preemption:
 
     def in_vain(self, spec: JobSpec, *, needed: bool) -> bool:
         """Whether preemption has failed for a waiting job that needs no more and may take no less than this one. What
-        could become free only shrinks while waiting jobs start, so it would fail again."""
+        could become free only shrinks while waiting jobs start, so it would fail again. Where teams share the cluster,
+        jobs of another namespace may take from other jobs."""
+        apart = self._round.quota is not None
         return any(
-            spec.priority <= failed.priority and needed <= took_needed and needs_all_of(spec, failed)
+            not (apart and spec.scope != failed.scope)
+            and spec.priority <= failed.priority
+            and needed <= took_needed
+            and needs_all_of(spec, failed)
             for failed, took_needed in self._in_vain
         )
 

@@ -31,6 +31,18 @@ function Pools({rows}) {
       <td>${count.loaned}</td><td>${count.recalled}</td></tr>`)}</tbody></table></div>`;
 }
 
+const percent = share => `${(100 * share).toFixed(1)} %`;
+
+// What each team has and deserves of the cluster; empty without teams, and where this replica is not the leader.
+function Teams() {
+  const rows = useLive("teams?limit=200")?.data.value?.items ?? [];
+  if (!rows.length) return null;
+  return html`<div class="card"><h2>Teams</h2><table><thead><tr><th scope="col">Team</th><th scope="col">Share</th>
+    <th scope="col">Deserved</th><th scope="col">Waiting jobs</th></tr></thead>
+    <tbody>${rows.map(row => html`<tr key=${row.name}><td>${row.name}${row.below ? html` <em class="bad">below its share</em>` : null}</td>
+      <td>${percent(row.share)}</td><td>${percent(row.deserved)}</td><td>${row.waiting}</td></tr>`)}</tbody></table></div>`;
+}
+
 const sum = (rows, of) => rows.reduce((all, row) => all + (row[of] ?? 0), 0);
 
 function Bar({row}) {
@@ -72,6 +84,7 @@ export function Cluster() {
         <${Bar} row=${row} />
         <span class="numbers">${cores(row.held)} / ${cores(row.cpu)} cores · ${row.replicas} ${row.replicas === 1 ? "replica" : "replicas"}</span>
       </li>`)}</ul></div>
+    <${Teams} />
     <${Pools} rows=${rows} />
     <div class="card"><h2>CPU cores since this page was opened</h2>
       <${Lines} samples=${samples.current} names=${["held", "borrowed", "used"]} /></div>

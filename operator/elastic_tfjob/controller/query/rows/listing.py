@@ -15,6 +15,7 @@ from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.query.rows.jobs import JOB_STATES, JobRow
+from elastic_tfjob.scheduling.plan import TeamShare
 
 __all__ = [
     "MAX_FILTER",
@@ -27,10 +28,12 @@ __all__ = [
     "Listing",
     "LoanRow",
     "NodeRow",
+    "TeamRow",
     "dns_name",
     "matches",
     "node_rows",
     "page",
+    "team_rows",
 ]
 
 
@@ -282,3 +285,25 @@ def node_rows(
 
 def _loan_row(loan: NodeLoan) -> LoanRow:
     return LoanRow(stage=loan.stage, pool=loan.pool, since=loan.since, why=loan.why)
+
+
+# -- Teams -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamRow:
+    """A team that shares the cluster, after the last scheduling round."""
+
+    name: Annotated[str, "the team: a namespace, or the name of several in the configuration"]
+    share: Annotated[float, "dominant share of the cluster that its jobs request, 0 to 1"]
+    deserved: Annotated[float, "dominant share of the cluster that it deserves, 0 to 1"]
+    waiting: Annotated[int, "its jobs that wait for resources"]
+    below: Annotated[bool, "whether it has less than it deserves although its jobs could use more"]
+
+
+def team_rows(teams: Mapping[str, TeamShare]) -> list[TeamRow]:
+    """The rows of all teams, sorted by name."""
+    return [
+        TeamRow(name=name, share=each.share, deserved=each.deserved, waiting=each.waiting, below=each.below)
+        for name, each in sorted(teams.items())
+    ]

@@ -20,6 +20,7 @@ from elastic_tfjob.controller.query.rows.listing import (
     PAGE,
     SORTED_BY,
     NodeRow,
+    TeamRow,
 )
 from elastic_tfjob.controller.query.rows.timeline import Happening, Size
 from elastic_tfjob.controller.query.rows.what_if import ForecastRow, WhatIfOthers, WhatIfRow
@@ -41,6 +42,7 @@ __all__ = [
     "Problem",
     "QueueList",
     "Route",
+    "TeamList",
     "WhatIf",
     "document",
 ]
@@ -92,6 +94,16 @@ class NodeList:
 
     items: Annotated[tuple[NodeRow, ...], "nodes on this page, sorted by name"]
     total: Annotated[int, "number of nodes"]
+    offset: Annotated[int, "rows before this page"]
+    limit: Annotated[int, "maximum rows of this page"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamList:
+    """A page of teams."""
+
+    items: Annotated[tuple[TeamRow, ...], "teams on this page whose namespaces you may list, sorted by name"]
+    total: Annotated[int, "number of these teams; 0: no teams are configured, or this replica is not the leader"]
     offset: Annotated[int, "rows before this page"]
     limit: Annotated[int, "maximum rows of this page"]
 
@@ -205,6 +217,7 @@ ROUTES: Final = (
         QUEUED,
     ),
     Route("/nodes", "listNodes", "A page of nodes with their held, borrowed and used CPU.", NodeList, PAGED),
+    Route("/teams", "listTeams", "A page of teams with their shares of the cluster.", TeamList, PAGED),
     Route("/forecasts", "listForecasts", "A page of forecasts of when jobs end.", ForecastList, LISTED),
 )
 

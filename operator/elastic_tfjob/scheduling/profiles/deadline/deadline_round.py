@@ -126,14 +126,20 @@ class JobCase:
 class DeadlineRound:
     """The jobs of a round as `cases` in the order of deadlines. `total`: the resources of the cluster; `timeline`:
     their free part over time, without the resources of jobs that cannot be changed now and of `left_out` jobs, which
-    `plans` excludes."""
+    `plans` excludes. `spare`: what is free for these jobs beside their own; None: all that other jobs do not hold."""
 
-    def __init__(self, round_: Round, settings: DeadlineSettings, plans: Callable[[Job], bool] | None = None) -> None:
+    def __init__(
+        self,
+        round_: Round,
+        settings: DeadlineSettings,
+        plans: Callable[[Job], bool] | None = None,
+        spare: Resources | None = None,
+    ) -> None:
         self.round, self.settings = round_, settings
         now, snapshot = round_.now, round_.snapshot
         open_, free = candidates(round_, OpenJobs, unsized, None, fixed=plans is None)
         # The first `most_planned` running jobs share their resources; other running jobs do not change.
-        free = free.minus(open_.held).plus(_taken_back(round_, open_.aside))
+        free = free.minus(open_.held).plus(_taken_back(round_, open_.aside)) if spare is None else spare
         self.total = usable_total(round_)
         curves = snapshot.index(("deadline curves", settings.sizes), curve_cache(settings.sizes))
         self.cases: list[JobCase] = []
@@ -150,13 +156,15 @@ class DeadlineRound:
                 if looked[not running] > settings.most_planned:
                     break
                 continue
+            # Of CPU in place, `spare` counts what is lent as free.
+            held = job.holds if spare is None else job.spec.demand(job.counts)
             if running:
-                free = free.plus(job.holds)
+                free = free.plus(held)
             past = snapshot.past(job.spec)
             curve, current = curves.of(job, self.total, past, settled(job, now, settings.settle_s))
             if curve is None:
                 if running:
-                    free = free.minus(job.holds)
+                    free = free.minus(held)
                 else:
                     self.unfit.append(job)
                 continue
