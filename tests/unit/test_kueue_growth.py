@@ -423,7 +423,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=effort(150, 2000), deadline=None)
+@settings(max_examples=effort(80, 2000), deadline=None)
 @given(EVENTS)
 def test_a_job_never_has_more_replicas_than_quota(events: list[str]) -> None:
     """`target`: what a round wrote last; `size`: what the job's pods follow, later."""

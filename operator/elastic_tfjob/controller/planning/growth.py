@@ -29,7 +29,7 @@ from elastic_tfjob.controller.planning.request import JobRequest, reserved_size
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.snapshot import NO_RULES, Job, JobSpec, Snapshot
+from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Snapshot
 
 __all__ = [
     "Create",
@@ -73,7 +73,7 @@ def wishes(snapshot: Snapshot, profile: Profile, requests: Mapping[str, JobReque
         snapshot.seed,
         snapshot.pools,
         history=snapshot.history,
-        cluster_rules=replace(snapshot.cluster_rules, orders=NO_RULES.orders),
+        cluster_rules=replace(snapshot.cluster_rules, orders=None),
     )
     changes = schedule(asked, profile).changes
     return {key: changes[key].replicas if key in changes else job.counts for key, job in freed.items()}
