@@ -43,7 +43,7 @@ test-page: .venv ## test the live page in Chromium, also with axe (needs chromiu
 .PHONY: test-kueue
 test-kueue: .venv ## test jobs that a real Kueue admits, evicts and resumes
 	@$(RUN) python -m harness.binaries kube kwok kueue >/dev/null
-	$(RUN) pytest tests/integration/test_kueue.py -m kueue $(PYTEST)
+	$(RUN) pytest tests/integration/test_kueue.py tests/integration/test_kueue_growth.py -m kueue $(PYTEST)
 
 .PHONY: test-karpenter
 test-karpenter: .venv ## test jobs for which a real Karpenter adds and removes nodes

@@ -34,17 +34,18 @@ _FIRST: Final = {"Namespace", "CustomResourceDefinition"}
 
 
 @contextlib.contextmanager
-def running(plane: ControlPlane, folder: Path) -> Iterator[Process]:
-    """Kueue while the block runs, ready from its beginning. `plane` must have the TFJob CRD."""
+def running(plane: ControlPlane, folder: Path, **configuration: Any) -> Iterator[Process]:
+    """Kueue while the block runs, ready from its beginning, with more `configuration`. `plane` must have the TFJob
+    CRD."""
     folder.mkdir(parents=True, exist_ok=True)
     port, probes = free_port(), free_port()
     certificates = folder / "certificates"
     _install(plane, port)
-    configuration = folder / "kueue.json"
-    configuration.write_text(json.dumps(_configuration(port, probes, certificates)))
+    written = folder / "kueue.json"
+    written.write_text(json.dumps({**_configuration(port, probes, certificates), **configuration}))
     identity = plane.service_account_kubeconfig(SYSTEM, _ACCOUNT)
     process = Process(
-        [binaries.path("kueue"), f"--config={configuration}", f"--kubeconfig={identity}", "--zap-log-level=3"],
+        [binaries.path("kueue"), f"--config={written}", f"--kubeconfig={identity}", "--zap-log-level=3"],
         folder / "kueue.log",
     )
     try:
@@ -59,16 +60,28 @@ def running(plane: ControlPlane, folder: Path) -> Iterator[Process]:
         process.stop()
 
 
-def queue(name: str, namespace: str, *, node_labels: Mapping[str, str] | None = None, **quota: str) -> list[Object]:
+def queue(
+    name: str,
+    namespace: str,
+    *,
+    node_labels: Mapping[str, str] | None = None,
+    flavor_name: str = "",
+    more: Mapping[str, Any] | None = None,
+    **quota: str,
+) -> list[Object]:
     """A flavor, a ClusterQueue with that much of each resource, where higher priorities preempt, and a LocalQueue of
-    the same name; to be applied in this order."""
+    the same name; to be applied in this order. `more`: other fields of the ClusterQueue's spec."""
+    flavor_name = flavor_name or name
     kind = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
-    flavor = {"metadata": {"name": name}, "spec": {"nodeLabels": node_labels} if node_labels else {}}
+    flavor = {"metadata": {"name": flavor_name}, "spec": {"nodeLabels": node_labels} if node_labels else {}}
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     cluster = {
         "namespaceSelector": {},
         "preemption": {"withinClusterQueue": "LowerPriority"},
-        "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
+        "resourceGroups": [
+            {"coveredResources": list(quota), "flavors": [{"name": flavor_name, "resources": resources}]}
+        ],
+        **(more or {}),
     }
     local = {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": name}}
     return [

@@ -63,7 +63,7 @@ def schema() -> Schema:
         "topologySpreadConstraints": _OBJECTS,
         "crd": _exactly(install={"type": "boolean"}),
         **dict.fromkeys(
-            ("kubeflowRoles", "learning", "loans", "statusViaProxy", "trainer"),
+            ("kubeflowRoles", "kueueGrowth", "learning", "loans", "statusViaProxy", "trainer"),
             _exactly(enabled={"type": "boolean"}),
         ),
         "prometheus": _exactly(

@@ -193,6 +193,8 @@ class Cluster:
     """Of each container, which requests 100m."""
     queue: str = ""
     """The Kueue queue that admits the job."""
+    admitted: dict[str, int] = field(default_factory=dict)
+    """What Kueue admits, if not what is declared."""
 
     def __post_init__(self) -> None:
         self.now: datetime = NOW
@@ -311,6 +313,7 @@ class Cluster:
                 forecast=self.forecast,
                 refused_pods=self._refused(),
                 admission=self.admission,
+                admitted=self.admitted,
             ),
             self.settings,
         )

@@ -29,6 +29,7 @@ from elastic_tfjob.controller.model.settings import (
     CompactSettings,
     Configuration,
     InjectedResources,
+    KueueSettings,
     OrderSettings,
     PoolSettings,
     QueryLimits,
@@ -93,6 +94,7 @@ def configuration() -> str:
         "`autoscaling` ([clusters with an autoscaler](../autoscaling.md))": AutoscalingSettings,
         "`autoscaling.order`": OrderSettings,
         "`autoscaling.compact`": CompactSettings,
+        "`kueue` ([growth within the quota](../kueue.md#growth))": KueueSettings,
     }
     for title, model in models.items():
         parts += [f"## {title}", fields(model)]

@@ -62,6 +62,16 @@ def test_a_smaller_job_has_room_for_one_that_moves() -> None:
     assert [each.mode for each in cluster.state.history] == ["overlap"]
 
 
+def test_a_job_that_returned_quota_has_no_room_for_one_that_moves() -> None:
+    """It has one PS of the two that are declared, as the other one's quota was returned."""
+    cluster = placed(PS=1, Worker=1)
+    cluster.types = {"PS": 2, "Worker": 2}
+    cluster.admitted = {"PS": 1, "Worker": 1}
+    aim(cluster, 1, PS=("b",), Worker=("a",))
+    assert most_pods(cluster) == 2
+    assert "Kueue admitted only 1 PS (queue team-a)" in str(cluster.events)
+
+
 @pytest.mark.parametrize(("queue", "active"), [(QUEUE, {"active": 2}), ("", {})])
 def test_a_suspended_job_is_active_until_its_pods_have_ended(queue: str, active: dict[str, int]) -> None:
     status: dict[str, Any] = {"replicaStatuses": {"Worker": {"active": 3}}}

@@ -117,7 +117,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 
 _BOUNDS: Final = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
 OPERATOR_ANNOTATIONS: Final = frozenset(
-    {"target", "state", "record", "step", "eta", "notices", "verdict", "slack", "jobset-spec", "command"}
+    {"target", "state", "record", "step", "eta", "notices", "verdict", "slack", "growth", "jobset-spec", "command"}
 )
 """Written by the operator, not by users: on TFJobs, and `command` on pods. `step` and `eta` repeat two values of
 `state`, `verdict` and `slack` two of `notices`, for kubectl's columns, which cannot look into JSON."""

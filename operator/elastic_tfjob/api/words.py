@@ -156,6 +156,7 @@ ReasonCode = Literal[
     "pool-wants",
     "profile-begins",
     "profile-fails",
+    "quota",
     "released",
     "requested-size",
     "room-to-come",

@@ -78,6 +78,7 @@ def explanation(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Seque
         ("rescales", _rescales(row)),
         ("next start", _starts(row)),
         ("Kueue queue", row.queue),
+        ("growth", row.growth),
     ]
     for name, text in facts:
         if text:

@@ -416,9 +416,20 @@ def _capabilities(request: JobRequest) -> Iterator[Finding]:
             "warning", "elastic", f"the job cannot be rescaled, moved or stopped: {why}", "see docs/elastic.md"
         )
     if request.queue:
-        yield Finding(
-            "ok", "Kueue", f"queue {request.queue} admits the job, so it never has more replicas than declared"
+        more = [f"{name} {request.most_wanted(name)}" for name in request.declared if _could_grow(request, name)]
+        growth = (
+            f"; {', '.join(more)} only with kueue.growth in the operator's ConfigMap (docs/kueue.md)" if more else ""
         )
+        yield Finding(
+            "ok",
+            "Kueue",
+            f"queue {request.queue} admits the job, so it never has more replicas than Kueue admitted{growth}",
+        )
+
+
+def _could_grow(request: JobRequest, name: str) -> bool:
+    """Whether the job's annotations allow more replicas of a type than Kueue admits."""
+    return request.most_wanted(name) > request.bounds(name)[1]
 
 
 def _checkpoints(spec: TFJobSpec, directory: str | None) -> Iterator[Finding]:

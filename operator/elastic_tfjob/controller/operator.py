@@ -436,6 +436,7 @@ class Operator:
             pod_group=groups.one(key) if groups is not None else None,
             budget=budgets.one(key) if budgets is not None else None,
             orders=orders.of_job(key) if orders is not None else (),
+            admitted=self._scheduler.growth.admitted(job),
             budget_known=budgets is not None and budgets.synced.is_set(),
             priorities=self._priorities.values,
             reports=self._reports.of_job(key),

@@ -89,7 +89,10 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
     "JobSpec": {
         "key": Both("namespace/name", "the workload: team/name, if the job has a team"),
         "arrival_s": Both("metadata.creationTimestamp", "the workload"),
-        "groups": Both("tfReplicaSpecs, with the bounds of the annotations", "the workload"),
+        "groups": Both(
+            "tfReplicaSpecs, with the bounds of the annotations; with a Kueue queue at most the admitted replicas",
+            "the workload: there is no Kueue",
+        ),
         "sequence": Both(
             "always 0: names decide between jobs of the same second",
             "the place in the workload",

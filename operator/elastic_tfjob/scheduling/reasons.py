@@ -339,6 +339,27 @@ def _no_space_for_names(facts: _Facts) -> str:
     return f"{facts.text('reason')}; kube-scheduler chooses nodes: the job's annotations leave no room for their names"
 
 
+_NO_QUOTA: Final[Mapping[str, str]] = {
+    "asked": "Kueue is asked for it",
+    "checks": "its queue has admission checks, with which growth is not supported",
+    "delay": "Kueue took growth back or the job did not use it, so it asks later",
+    "no-queue": "its queue does not exist or is stopped",
+    "no-quota": "its queue has no free quota",
+    "others": "other Workloads wait in its queue",
+    "refused": "the operator may not create Workloads",
+    "shrinks": "it returns other quota first",
+    "starts": "its declared replicas do not run yet",
+    "topology": "Kueue places its pods by topology, with which growth is not supported",
+}
+
+
+def _quota(facts: _Facts) -> str:
+    """`more`: replicas that the job would use beyond the admitted ones. `queue`: its queue. `because`: a word of
+    _NO_QUOTA."""
+    because = _NO_QUOTA.get(facts.text("because"), "")
+    return f"would use {counts_in_words(facts.counts('more'))} more (queue {facts.text('queue')}): {because}"
+
+
 def _fixed(text: str) -> Callable[[_Facts], str]:
     return lambda _: text
 
@@ -392,6 +413,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "pool-wants": _fixed("its pool needs it"),
     "profile-begins": _fixed("already had this size when the profile was chosen"),
     "profile-fails": lambda facts: f"profile {facts.text('profile')} fails, so no job is scheduled",
+    "quota": _quota,
     "released": lambda facts: f"{facts.text('profile')}: the declared size",
     "requested-size": _requested_size,
     "room-to-come": lambda facts: f"waits for room on {facts.text('node')}, which another job is about to free",

@@ -63,6 +63,7 @@ class ReconcileContext:
         self.budget = observed.budget
         self.budget_known = observed.budget_known
         self.orders = tuple(each for each in observed.orders if each.owner == observed.job.uid)
+        self.admitted = observed.admitted
         self.priorities = observed.priorities
         self.now = observed.now
         self.now_text = format_time(observed.now)

@@ -76,11 +76,12 @@ class Observed:
     """All inputs of a decision. Pods and services are those with the job's labels, whoever owns them. `reports` are the
     exporters' reports, by pod; `listened_s` is for how long exporters have been asked, in seconds. `budget_known`:
     budgets can be read, so that a `budget` of None means that there is none. `orders`: the job's placeholder pods.
-    `refused` has the changes of CPU that the API server refused: by pod (uid) and kind of change, the time before which
-    they are not tried again. `forecast` returns the last plan's forecast for the job, which costs time to compute;
-    None: no plan knows the job. `refused_pods` are the job's pods that the API server refuses to create, by name.
-    `admission` has, by generation, the API server's answer to a trial of its pods: its message, or empty if it admits
-    them. `injection` is what the API server was found to admit of the injected containers, after it refused a pod."""
+    `admitted`: with growth, the most replicas per type that Kueue admits; empty: the declared ones. `refused` has the
+    changes of CPU that the API server refused: by pod (uid) and kind of change, the time before which they are not
+    tried again. `forecast` returns the last plan's forecast for the job, which costs time to compute; None: no plan
+    knows the job. `refused_pods` are the job's pods that the API server refuses to create, by name. `admission` has, by
+    generation, the API server's answer to a trial of its pods: its message, or empty if it admits them. `injection` is
+    what the API server was found to admit of the injected containers, after it refused a pod."""
 
     job: TFJob
     now: datetime
@@ -90,6 +91,7 @@ class Observed:
     budget: DisruptionBudget | None = None
     budget_known: bool = True
     orders: tuple[NodeOrder, ...] = ()
+    admitted: Mapping[str, int] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     listened_s: float = inf

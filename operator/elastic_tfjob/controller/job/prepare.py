@@ -46,7 +46,7 @@ def choose_mode(
     if not numbered:
         return "recreate", "additional pods would exceed the limit of replicas or of the length of names"
     if ctx.job.queue and (name := _beyond_admitted(ctx, moving)):
-        admitted = count_in_words(ctx.declared_counts[name], name)
+        admitted = count_in_words(_admitted(ctx, name), name)
         return (
             "recreate",
             f"Kueue admitted only {admitted} (queue {ctx.job.queue}), so no pods can be prepared beside them",
@@ -98,12 +98,17 @@ def templates_digest(spec: TFJobSpec) -> str:
 
 
 def _beyond_admitted(ctx: ReconcileContext, moving: Sequence[Move]) -> str:
-    """Returns a replica type that would have more pods than the spec declares, while pods are prepared beside moving
+    """Returns a replica type that would have more pods than Kueue admitted, while pods are prepared beside moving
     ones; empty if there is none."""
     coming = ctx.target.replicas if ctx.target is not None else ctx.current.replicas
     beside = Counter(each.name for each in moving)
     most = {name: max(ctx.current.replicas.get(name, 0), coming.get(name, 0)) for name in beside}
-    return next((name for name, more in beside.items() if most[name] + more > ctx.declared_counts[name]), "")
+    return next((name for name, more in beside.items() if most[name] + more > _admitted(ctx, name)), "")
+
+
+def _admitted(ctx: ReconcileContext, name: str) -> int:
+    """The pods of a type that Kueue admitted for the job."""
+    return ctx.admitted.get(name, ctx.declared_counts[name])
 
 
 def _needs_room_of_its_own(ctx: ReconcileContext, moving: Sequence[Move]) -> bool:

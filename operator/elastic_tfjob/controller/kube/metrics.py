@@ -21,6 +21,7 @@ __all__ = [
     "EXPERIENCE",
     "FAILED_PODS",
     "FAILED_PODS_LEFT_OUT",
+    "GROWTH_WORKLOADS",
     "INTERRUPTIONS",
     "JOBS",
     "LEADER",
@@ -179,6 +180,9 @@ SCHEDULING_SECONDS: Final = Histogram(
 SCHEDULING_FAILURES: Final = Counter("elastic_tfjob_scheduling_failures", "Failed scheduling rounds")
 TARGETS: Final = Counter("elastic_tfjob_targets", "Targets written to jobs, by result", ("result",))
 SCHEDULED_JOBS: Final = Gauge("elastic_tfjob_scheduled_jobs", "Jobs that the profile schedules, by phase", ("phase",))
+GROWTH_WORKLOADS: Final = Gauge(
+    "elastic_tfjob_growth_workloads", "Kueue Workloads of replicas beyond the declared size, by state", ("state",)
+)
 DEADLINES: Final = Counter("elastic_tfjob_deadlines", "Jobs that met or missed their deadline", ("result",))
 DEADLINE_JOBS: Final = Gauge(
     "elastic_tfjob_deadline_jobs", "Unfinished jobs with a deadline, by forecast", ("verdict",)

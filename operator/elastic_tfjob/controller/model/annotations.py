@@ -2,8 +2,9 @@
 
 All stored data of an elastic job is in `target` (target.py) and `state` (state.py), so that any replica of the operator
 can continue after a crash. Each annotation has one writer. The scheduling loop writes `target`, and its notices to
-users in `notices`, `verdict` and `slack` (deadline_status.py). The reconcile loop writes `state`, `record` (usage.py),
-`step`, `eta` and the pods' commands (command.py). All JSON of a job contains the job's uid.
+users in `notices`, `verdict` and `slack` (deadline_status.py), and `growth` (kueue.py). The reconcile loop writes
+`state`, `record` (usage.py), `step`, `eta` and the pods' commands (command.py). All JSON of a job contains the job's
+uid.
 
 Users can also write all of them, or copy them from another job. Each value is therefore read with its type and bounds
 (api/reading.py), and reading raises only ValueError, with a message that names the key. A newer operator may have
@@ -98,6 +99,7 @@ RECORD_ANNOTATION: Final = f"{PREFIX}record"
 NOTICES_ANNOTATION: Final = f"{PREFIX}notices"
 VERDICT_ANNOTATION: Final = f"{PREFIX}verdict"
 SLACK_ANNOTATION: Final = f"{PREFIX}slack"
+GROWTH_ANNOTATION: Final = f"{PREFIX}growth"
 
 T = TypeVar("T")
 

@@ -161,6 +161,19 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "Warning", "TFJob", "The job's state was not stored, because its annotations take up too much space."
     ),
     "KueueQuota": Meaning("Warning", "TFJob", "More replicas are requested than Kueue admitted."),
+    # Growth within the quota of a Kueue queue
+    "GrowthAdmitted": Meaning("Normal", "TFJob", "Kueue admitted a replica beyond the declared size."),
+    "GrowthWaits": Meaning(
+        "Normal",
+        "TFJob",
+        "The profile would use more replicas than Kueue admitted. The message says what it waits for.",
+    ),
+    "GrowthEvicted": Meaning("Normal", "TFJob", "Kueue takes back quota of a replica beyond the declared size."),
+    "GrowthReturned": Meaning("Normal", "TFJob", "The job did not use quota beyond its declared size."),
+    "GrowthRefused": Meaning(
+        "Warning", "TFJob", "The operator may not read or write Workloads. The message is from the API server."
+    ),
+    "QuotaReturned": Meaning("Normal", "TFJob", "The job is smaller than declared, so Kueue gets the quota back."),
     "NotStopped": Meaning(
         "Normal", "TFJob", "The profile wanted to stop or move the job, but cannot. There is one event per reason."
     ),

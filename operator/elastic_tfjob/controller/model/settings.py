@@ -9,6 +9,7 @@ query: {max_open_requests: 64}
 injected: {requests: {cpu: 10m, memory: 32Mi}}    # resources of the injected container
 pools: {inference: {namespaces: [serving], headroom: 1}}    # nodes with the label elastic.kubeflow.org/pool=inference
 autoscaling: {draining: {example.com/maintenance: 600}}    # more taints that drain a node, with the notice in seconds
+kueue: {growth: workloads}    # jobs may use free quota of their Kueue queue
 """
 
 import re
@@ -42,6 +43,7 @@ __all__ = [
     "AutoscalingSettings",
     "Configuration",
     "InjectedResources",
+    "KueueSettings",
     "OrderSettings",
     "PoolSettings",
     "QueryLimits",
@@ -288,6 +290,30 @@ class AutoscalingSettings(_Model):
     )
 
 
+class KueueSettings(_Model):
+    """How jobs with a Kueue queue use its quota (docs/kueue.md)."""
+
+    growth: Literal["none", "workloads"] = Field(
+        "none",
+        description="workloads: a job may have more replicas than declared, each by a Workload of lowest priority",
+    )
+    pending: int = Field(2, ge=1, le=100, description="Workloads of one job that wait for Kueue at the same time")
+    hold_s: Seconds = Field(120.0, description="seconds after which quota that a job does not use is returned")
+    reclaim_after_s: float = Field(
+        0.0,
+        ge=0,
+        le=MAX_DURATION_S,
+        description="seconds after which a job that is smaller than declared returns the quota, until Kueue admits it "
+        "anew; 0: never",
+    )
+
+    @model_validator(mode="after")
+    def _may_grow_back(self) -> "KueueSettings":
+        if self.reclaim_after_s and self.growth == "none":
+            raise ValueError("reclaim_after_s needs growth: workloads, without which a job never grows back")
+        return self
+
+
 class Configuration(_Model):
     """The whole configuration."""
 
@@ -304,6 +330,7 @@ class Configuration(_Model):
         default_factory=dict, max_length=16, description="pools that lend nodes, by the value of the node label"
     )
     autoscaling: AutoscalingSettings = AutoscalingSettings()
+    kueue: KueueSettings = KueueSettings()
 
     @field_validator("profile")
     @classmethod
@@ -322,6 +349,10 @@ class Configuration(_Model):
             asked = next((part for part, idle in _ABOUT_LOANS.items() if settings.get(part, idle) != idle), None)
             if asked is not None and not self.pools:
                 raise ValueError(f"profiles.{name}.{asked}: borrowing needs pools, and none is configured")
+        if self.kueue.growth != "none" and not self.decides:
+            raise ValueError(
+                f"kueue: profile {self.profile} gives jobs no size; choose another profile, or remove kueue"
+            )
         settings = self.profiles.get(self.profile, {})
         lends = build(self.profile, parse_profile(self.profile, settings)).lend is not None
         if self.pools and (not self.decides or not lends):
@@ -379,6 +410,7 @@ def _short(problem: str) -> str:
         "query": QueryLimits,
         "injected": InjectedResources,
         "autoscaling": AutoscalingSettings,
+        "kueue": KueueSettings,
     }
     if place.startswith("pools."):
         models["pools"] = PoolSettings

@@ -147,6 +147,7 @@ def view_of(
     failed: int = 0,
     barred: bool = False,
     configured: ContainerResources = DEFAULT_RESOURCES,
+    admitted: Mapping[str, int] = MappingProxyType({}),
 ) -> JobView:
     """The view of a job. `before` is its previous view, which saves work and has the start times of reservations.
 
@@ -154,7 +155,8 @@ def view_of(
     them in `leaving` are gone at that Unix time. `failed`: the
     number of reservations in the job's namespace that failed lately; each halves the time that capacity is reserved for
     the job, and a job without a bound pod then comes after all other jobs. `barred`: the job's pods cannot be created.
-    `configured`: the resources of injected containers. Raises InvalidTFJob and ValueError.
+    `configured`: the resources of injected containers; `admitted`: as in JobRequest. Raises InvalidTFJob and
+    ValueError.
     """
     pods = tuple(pods)
     active = [pod for pod in pods if not pod.ended and pod.node]
@@ -167,6 +169,7 @@ def view_of(
         before.request if before else None,
         before.request.injection if before and before.request else None,
         configured,
+        admitted,
     )
     spec, now_s = request.spec, now.timestamp()
     try:
@@ -174,7 +177,7 @@ def view_of(
     except UnknownWord:  # the reconcile loop skips and reports this job: no target may be written for it
         return JobView(job, other_usage=everything)
     if (injection := state.injection if state is not None else None) != request.injection:
-        request = job_request(job, None, injection, configured)
+        request = job_request(job, None, injection, configured, admitted)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
     record = UsageRecord.of(job.annotations, job.uid)

@@ -1,8 +1,9 @@
 """Reads a job's scheduling request from its spec and its user's annotations. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from types import MappingProxyType
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.reading import MAX_REPLICAS
@@ -25,13 +26,14 @@ __all__ = ["JobRequest", "annotated", "asked_for", "decided", "job_request", "re
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job's scheduling request, from its spec and its user's annotations.
+    """A job's scheduling request, from its spec, its user's annotations and its quota.
 
     `annotations` are the user's annotations for this operator. `other_millicores` is the CPU, per type, of all the
     pod's containers except the training container. `queue`: the queue of a job that Kueue admits; its size never
-    exceeds the declared one. `pod_level`: a template sets resources of the whole pod, so Kubernetes
+    exceeds the admitted one. `pod_level`: a template sets resources of the whole pod, so Kubernetes
     resizes none of the job's pods in place. `classes` are the PriorityClasses of the templates, in the order of the
-    types; empty: the template names none. `place` is where the job's checkpoints are, if that is known
+    types; empty: the template names none. `admitted`: with growth, the most replicas per type that Kueue admits at the
+    moment; empty: the declared ones. `place` is where the job's checkpoints are, if that is known
     (checkpoint_place.py).
 
     One request stays in memory for each job. To save space `spec` has no templates: what matters of them is in other
@@ -51,6 +53,7 @@ class JobRequest:
     place: str | None = None
     pod_level: bool = False
     injection: Injection | None = None
+    admitted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def declared(self) -> dict[str, int]:
@@ -63,8 +66,13 @@ class JobRequest:
         if not self.elastic:
             return count, count
         least, most = self.elasticity.bounds(name, count)
-        most = min(most, count if self.queue else MAX_REPLICAS)
+        most = min(most, self.admitted.get(name, count) if self.queue else MAX_REPLICAS)
         return min(least, most), most
+
+    def most_wanted(self, name: str) -> int:
+        """The maximum replicas of a type that the job may have if quota is free."""
+        count = self.spec.tf_replica_specs[name].count
+        return min(self.elasticity.bounds(name, count)[1], MAX_REPLICAS) if self.elastic else count
 
     def priority(self, priorities: Mapping[str, int]) -> int:
         """The lowest priority that any of the job's pods may have. `priorities` are by PriorityClass; the key "" has
@@ -93,7 +101,13 @@ class JobRequest:
             f"(queue {self.queue}); change replicas in the spec instead, so that Kueue admits the job again"
             for name, annotation in ((core.PS, "target-ps"), (core.WORKER, "target-workers"))
             if self.queue and name in declared and (wanted := self.elasticity.asked(name) or 0) > self.bounds(name)[1]
+            if not self.may_come(name, wanted)
         ]
+
+    def may_come(self, name: str, wanted: int) -> bool:
+        """Whether growth may bring a size that a person requests: until then the job has as much of it as is
+        admitted."""
+        return bool(self.admitted) and wanted <= self.most_wanted(name)
 
 
 def annotated(job: TFJob) -> bool:
@@ -108,10 +122,11 @@ def job_request(
     before: JobRequest | None = None,
     injection: Injection | None = None,
     configured: ContainerResources = DEFAULT_RESOURCES,
+    admitted: Mapping[str, int] = MappingProxyType({}),
 ) -> JobRequest:
-    """Reads the request from spec and annotations; returns `before` if they are unchanged. `injection`: which injected
-    containers the job's namespace admits; `configured`: their configured resources. Raises InvalidTFJob, and ValueError
-    for more than MAX_REPLICAS replicas."""
+    """Reads the request from spec and annotations; returns `before` if they are unchanged. `injection`: which
+    injected containers the job's namespace admits; `configured`: their configured resources; `admitted`: as in
+    JobRequest. Raises InvalidTFJob, and ValueError for more than MAX_REPLICAS replicas."""
     annotations = {
         name: text
         for name, text in job.annotations.items()
@@ -120,7 +135,7 @@ def job_request(
     digest = blake2b(job.raw_spec, digest_size=16).digest()
     basis = (digest, annotations, job.queue, injection)
     if before is not None and (before.digest, before.annotations, before.queue, before.injection) == basis:
-        return before
+        return before if before.admitted == admitted else replace(before, admitted=dict(admitted))
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas in total; allowed: {MAX_REPLICAS}")
@@ -150,6 +165,7 @@ def job_request(
             has_pod_level_resources(replica.template.get("spec") or {}) for replica in spec.tf_replica_specs.values()
         ),
         injection=injection,
+        admitted=dict(admitted),
     )
 
 
@@ -219,8 +235,8 @@ def asked_for(
             continue
         least, most = found.bounds(name)
         wanted = found.elasticity.asked(name) if found.elastic else None
-        if wanted is not None and wanted <= most:
-            asked[name] = max(wanted, least)
+        if wanted is not None and (wanted <= most or found.may_come(name, wanted)):
+            asked[name] = max(min(wanted, most), least)
             by_annotation[annotations[name]] = wanted
         elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)

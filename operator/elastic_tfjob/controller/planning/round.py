@@ -5,7 +5,7 @@ The cost grows with jobs and replicas, so the loop runs it in a thread.
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -133,13 +133,14 @@ def _add(used: dict[str, list[int]], node: str, amount: Resources) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """What the caches contain about one job: the input of its description."""
+    """What the caches contain about one job: the input of its description. `admitted`: as in JobRequest."""
 
     job: TFJob | None
     pods: tuple[Pod, ...]
     reports: Mapping[str, Report]
     before: JobView | None
     rejected_nodes: Mapping[Pair, RejectedNodes]
+    admitted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ def describe_all(
                 failed=(failed or {}).get(key[0], 0),
                 barred=each.job is not None and each.job.uid in barred,
                 configured=configured,
+                admitted=each.admitted,
             )
             described[key] = Described(found, rejected_nodes, verdict_due_s(each.pods, now_s))
         except Exception as error:

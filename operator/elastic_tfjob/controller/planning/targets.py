@@ -146,6 +146,11 @@ def decide_fixed(view: JobView) -> Target | None:
     size, _ = reserved_size(request, target, state, started=True)
     asked, why = asked_for(request, target, state, size)
     wanted = {**size, **asked}
+    if request.queue and request.elastic:  # a size that Kueue no longer admits
+        wanted = {
+            name: min(n, request.bounds(name)[1]) if name in request.declared else n for name, n in wanted.items()
+        }
+        why = why or Reason("bounds", {})
     declared = _declared(view, wanted)
     if not size or (wanted == dict(size) and (target is None or target.declared == declared or not asked)):
         return None

@@ -42,6 +42,7 @@ from elastic_tfjob.controller.planning.targets import profile_failed, without_pl
 from elastic_tfjob.controller.schedule.autoscaling import Autoscaling
 from elastic_tfjob.controller.schedule.experience_log import ExperienceLog
 from elastic_tfjob.controller.schedule.fallback_planning import plan_with_fallback
+from elastic_tfjob.controller.schedule.growth import QuotaGrowth
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.controller.schedule.loans import Loans
@@ -171,6 +172,9 @@ class Scheduler:
         self._events = JobEvents(api, jobs, recorder, self._entries)
         self.forecast: Final = self._events.forecast
         self._notices = NodeNotices(self._nodes, jobs, pods, recorder, self.touched)
+        self.growth: Final = QuotaGrowth(
+            api, jobs, pods, recorder, namespace=namespace, touched=self.touched, wake=self.wake
+        )
         self._loans = Loans(api, self._nodes, recorder, wants=wants, owned=self._owned, touched=lambda _: self.wake())
 
     @property
@@ -246,6 +250,7 @@ class Scheduler:
                     await self._foreign.synced.wait()
                 if watching:
                     await self._loans.follow(configuration, group)
+                    await self.growth.follow(configuration, group)
                 begun = time.monotonic()
                 if holds():
                     try:
@@ -279,6 +284,12 @@ class Scheduler:
             now = time.time()
             begun = [self._writer.begin(key, target, now, group) for key, target in targets.items()]
             begun += self._loans.write(group)
+            if self.growth.concerned:
+                views = {entry.key: entry.view for entry in self._entries.values() if entry.view is not None}
+                profile, is_written = self._profile.of(configuration), self._writer.is_writing
+                await self.growth.step(
+                    views, self._snapshot, profile, configuration, is_written=is_written, group=group
+                )
             plan, self._plan_made = self._plan_made, None
             await self._events.look(plan, group)
             self._experience.note(plan, configuration.parameters.interval_s)
@@ -361,7 +372,10 @@ class Scheduler:
                 continue
             if entry is None:
                 entry = self._entries[key] = JobEntry(key)
-            observed[key] = ObservedJob(job, pods, self._reports.of_job(key), entry.view, entry.rejected_nodes)
+            admitted = self.growth.admitted(job)
+            observed[key] = ObservedJob(
+                job, pods, self._reports.of_job(key), entry.view, entry.rejected_nodes, admitted
+            )
         epoch, now = self._epoch, datetime.now(UTC)
         described = await asyncio.to_thread(
             describe_all,

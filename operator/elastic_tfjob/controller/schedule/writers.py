@@ -167,6 +167,10 @@ class TargetWriter:
             return None
         return self._writer.begin(write, partial(self._ended, key, target), group, partial(self._freed, key))
 
+    def is_writing(self, key: Key) -> bool:
+        """Whether a write for this job is unfinished."""
+        return key in self._writer
+
     def _freed(self, key: Key) -> None:
         entry = self._entries.get(key)
         if entry is not None and entry.overtaken:

@@ -37,6 +37,7 @@ export function JobPage({namespace, name}) {
   if (live.state.value === "live") remember(samples.current, now, [rate, loss]);
   return html`<section aria-labelledby="title">${head}
     ${job.reason && html`<p class="reason">${job.reason}</p>`}
+    ${job.growth && html`<p class="reason">${job.growth}</p>`}
     ${job.problems.length ? html`<ul class="problems">${job.problems.map(each => html`<li>${each}</li>`)}</ul>` : null}
     ${step != null && job.total_steps ? html`<div class="progress"><progress max="1" value=${step / job.total_steps} aria-label="Training progress" />
       <span>${whole(step)} of ${whole(job.total_steps)} steps</span></div>` : null}

@@ -9,6 +9,7 @@ from elastic_tfjob.api.reading import MAX_WORD, after, cut
 from elastic_tfjob.api.words import JOB_STATES, JobState, ReasonCode
 from elastic_tfjob.controller.model.deadline_status import NoticesSent, Verdict, deadline_of
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.kueue import Growth
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import JobStatus, format_time, moment_of
@@ -85,6 +86,8 @@ class JobRow:
     stops: Annotated[int, "how often the running job was stopped"]
     moves: Annotated[int, "how often replicas moved to other nodes while the job ran"]
     queue: Annotated[str, "Kueue queue of the job; empty: not managed by Kueue"]
+    growth: Annotated[str, "why Kueue admits no more replicas, if the profile would use more; else empty"]
+    growth_code: Annotated[ReasonCode | None, "code of that reason"]
     problems: Annotated[tuple[str, ...], "problems of its spec or annotations, the first few"]
 
 
@@ -99,6 +102,7 @@ class ReadJob:
     state: StoredState | None
     record: UsageRecord
     problems: tuple[str, ...]
+    growth: Growth | None = None
 
 
 def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
@@ -106,8 +110,9 @@ def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
     unchanged."""
     problems: list[str] = []
     request, target, state = None, None, None
+    growth = _growth(job, problems)
     try:
-        request = job_request(job, before)
+        request = job_request(job, before, admitted=growth.admitted if growth is not None else {})
         problems += [*request.elasticity.problems, *request.problems]
     except Exception as error:  # users write the spec
         problems.append(str(error) or type(error).__name__)
@@ -122,7 +127,16 @@ def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:
     except ValueError as error:
         problems.append(str(error))
     record = UsageRecord.of(job.annotations, job.uid)
-    return ReadJob(job, job.status(), request, target, state, record, tuple(_few(problems)))
+    return ReadJob(job, job.status(), request, target, state, record, tuple(_few(problems)), growth)
+
+
+def _growth(job: TFJob, problems: list[str]) -> Growth | None:
+    """What Kueue admits for the job with growth; None: only what is declared."""
+    try:
+        return Growth.of(job.annotations, job.uid) if job.queue else None
+    except ValueError as error:
+        problems.append(str(error))
+        return None
 
 
 def job_row(job: TFJob | ReadJob) -> JobRow:
@@ -138,6 +152,7 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         verdict, slack_s = judged.verdict, judged.slack_s
     else:  # no forecast yet, or one for an earlier deadline
         verdict, slack_s = None, due_s - eta.timestamp() if due_s is not None and eta is not None else None
+    grows = seen.growth.reason if seen.growth is not None and shown in ("Running", "Rescaling") else ""
     holds = _holds(seen, shown)
     wanted = seen.target.replicas if seen.target is not None else holds
     return JobRow(
@@ -173,6 +188,8 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         stops=seen.record.stops,
         moves=seen.record.moves,
         queue=job.queue,
+        growth=cut(str(grows)),
+        growth_code=code_of(grows),
         problems=seen.problems,
     )
 
