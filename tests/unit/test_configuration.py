@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration, selects
 from harness.hostile_text import ALIASES, LONG_NUMBER, MERGE_KEYS, NO_YAML, named
 
 
@@ -59,6 +59,11 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
             ("autoscaling.draining", "'a b' is not the key of a taint such as karpenter.sh/disrupted"),
         ),
         ("autoscaling: {draining: {node.kubernetes.io/not-ready: 1}}", ("says nothing about a removal of the node",)),
+        ("autoscaling: {compact: {nodes: 'a b'}}", ("autoscaling.compact.nodes", "'a b' is not a label; allowed")),
+        ("autoscaling: {compact: {prices: {a: -1}}}", ("autoscaling.compact.prices.a", "greater than 0")),
+        ("autoscaling: {compact: {prices: {a: .nan}}}", ("autoscaling.compact.prices.a",)),
+        ("autoscaling: {compact: {headroom: -1}}", ("autoscaling.compact.headroom",)),
+        ("autoscaling: {order: {cpu: '-5'}}", ("autoscaling.order.cpu", "is not a quantity")),
         ("autoscaling: {draining: a}", ("autoscaling.draining",)),
         ("autoscaling: {draining: {a: 0}}", ("autoscaling.draining", "greater than or equal to 1")),
         ("autoscaling: {spot: {a b: c}}", ("autoscaling.spot", "'a b' is not the key of a label")),
@@ -125,3 +130,14 @@ def test_aliases_are_names() -> None:
 def test_a_key_at_the_wrong_place_is_answered_with_the_right_one(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=re.escape(meant)):
         parse_configuration(text)
+
+
+def test_a_node_has_the_price_of_the_first_selector_that_matches() -> None:
+    text = "autoscaling: {compact: {prices: {'karpenter.sh/capacity-type=spot': 0.3, 'pool=a,gpu': 4, pool: 1.5}}}"
+    compact = parse_configuration(text).autoscaling.compact
+    assert compact.price({"karpenter.sh/capacity-type": "spot", "pool": "a"}) == 0.3
+    assert compact.price({"pool": "a", "gpu": "x"}) == 4
+    assert compact.price({"pool": "a"}) == 1.5
+    assert compact.price({}) == 0
+    assert selects(compact.nodes, {"karpenter.sh/nodepool": "x"})
+    assert not selects("", {"a": "b"})

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.scenario import Autoscaling
 from elastic_tfjob.controller.model.annotations import RECORD_ANNOTATION
 from elastic_tfjob.controller.model.cluster import KubeNode as LiveNode
 from elastic_tfjob.controller.model.quantities import CpuAsked
@@ -19,7 +20,7 @@ from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.lending import Lending, lending
 from elastic_tfjob.controller.planning.lending import LendingInput as Pools
-from elastic_tfjob.controller.planning.round import assemble
+from elastic_tfjob.controller.planning.round import NodeMarks, assemble
 from elastic_tfjob.scheduling import contract
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.profiles import build, parse_profile
@@ -62,8 +63,8 @@ def filled(snapshots: Iterable[core.Snapshot]) -> set[str]:
         empty = core.Snapshot(0.0, {}, {})
         found |= {f"Snapshot.{n}" for n in contract.FIELDS["Snapshot"] if getattr(snapshot, n) != getattr(empty, n)}
         jobs = snapshot.jobs.values()
-        values: tuple[core.Node | core.Job | core.JobSpec, ...]
-        values = (*snapshot.nodes.values(), *jobs, *(each.spec for each in jobs))
+        values: tuple[core.Node | core.Job | core.JobSpec | core.ClusterRules, ...]
+        values = (*snapshot.nodes.values(), *jobs, *(each.spec for each in jobs), snapshot.cluster_rules)
         for value in values:
             found |= {
                 f"{type(value).__name__}.{each.name}"
@@ -139,6 +140,8 @@ def stories() -> Iterator[core.Snapshot]:
         [],
         NOW.timestamp(),
         leaving={"n5": NOW.timestamp() + 30},
+        cluster_rules=core.ClusterRules(core.OrderRules(), core.CompactionRules()),
+        marks=NodeMarks(frozenset(nodes), frozenset({"n2"}), {"n1": 0.5}),
     )
     sharing = tuple(replace(each, cpu=CpuAsked(1000, 2000)) for each in PODS)
     yield assemble([view_of(rich, sharing, nodes=nodes, now=NOW)], nodes, [], NOW.timestamp())
@@ -206,7 +209,11 @@ def seen_simulated() -> set[str]:
     moves = replace(cpu, key="ns/digits-3", groups=(servers(1), workers(5, gpus=0, cpus=1)), total_steps=90000)
     room = [*kinds, replace(own, name="free", taints=())]
     taken = watched([moves], room, "fixed", speed_model=PS_CPU, costs=costs, node_changes=notices)
-    return filled([*by_cpu, *lent, *by_weight, *taken, *calm()[1].values()])
+    template = {"name": "auto", "cpus": 4, "lead_s": 50, "price": 0.8, "remove_after_s": 600}
+    comes = Autoscaling.model_validate({"templates": [template], "compact": {"after_s": 10, "every_s": 5}})
+    ends = [WorkloadJob(f"ns/e-{k}", 0, (workers(1, gpus=0, cpus=3),), 60.0 + 600 * k) for k in range(2)]
+    left = watched(ends, [], "las", said={"interval_s": 30}, autoscaling=comes)
+    return filled([*by_cpu, *lent, *by_weight, *taken, *left, *calm()[1].values()])
 
 
 @pytest.mark.parametrize("field", sorted(claimed("simulated") - AS_BY_DEFAULT))

@@ -77,7 +77,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
             "that forbids its removal",
             "nodes that the scenario's autoscaler added",
         ),
-        "price": Both("", "the scenario's autoscaler"),
+        "price": Both("`autoscaling.compact.prices` of the ConfigMap", "the scenario's autoscaler"),
         "given_up": Both("in memory, from the last plans", "from the last plans"),
         "spot": Both("labels of the clouds, and `autoscaling.spot` of the ConfigMap", "the cluster of the scenario"),
         "avoid": Both("taints that announce a removal without deciding it", "the cluster of the scenario"),

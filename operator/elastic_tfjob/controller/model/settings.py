@@ -240,6 +240,13 @@ def _selector(text: str) -> str:
 
 
 Selector = Annotated[str, Field(max_length=1000), AfterValidator(_selector)]
+Price = Annotated[float, Field(gt=0, le=1e6)]
+
+
+def selects(selector: str, labels: Mapping[str, str]) -> bool:
+    """Whether labels match a selector, `KEY` or `KEY=VALUE` separated by commas; an empty one matches nothing."""
+    parts = [part.strip().partition("=") for part in selector.split(",") if part.strip()]
+    return bool(parts) and all(key in labels and (not equals or labels[key] == value) for key, equals, value in parts)
 
 
 class CompactSettings(_Model):
@@ -256,18 +263,21 @@ class CompactSettings(_Model):
         900.0, description="seconds after which jobs use such a node again if no autoscaler has removed it"
     )
     headroom: int = Field(0, ge=0, le=100_000, description="number of these nodes that jobs do not leave")
+    prices: dict[Selector, Price] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="price per hour of nodes with these labels, written as for nodes; the first that matches. Jobs "
+        "leave dear nodes first; without prices those with most CPU",
+    )
 
     @property
     def times(self) -> CompactionTimes:
         """The times and the headroom."""
         return CompactionTimes(self.after_s, self.every_s, self.forget_s, self.headroom)
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is one that an autoscaler removes."""
-        parts = [part.strip().partition("=") for part in self.nodes.split(",") if part.strip()]
-        return bool(parts) and all(
-            key in labels and (not equals or labels[key] == value) for key, equals, value in parts
-        )
+    def price(self, labels: Mapping[str, str]) -> float:
+        """The price of a node with these labels per hour; 0: not known."""
+        return next((price for selector, price in self.prices.items() if selects(selector, labels)), 0.0)
 
 
 class AutoscalingSettings(_Model):

@@ -36,10 +36,12 @@ __all__ = ["ReservationFailures", "assemble"]
 
 @dataclass(frozen=True, slots=True)
 class NodeMarks:
-    """Names of nodes: those that an autoscaler removes once they are empty, and those that jobs leave to it."""
+    """Names of nodes: those that an autoscaler removes once they are empty, and those that jobs leave to it. `prices`
+    are per hour, where they are known."""
 
     autoscaled: frozenset[str] = frozenset()
     given_up: frozenset[str] = frozenset()
+    prices: Mapping[str, float] = field(default_factory=dict)
 
 
 NO_MARKS: Final = NodeMarks()
@@ -94,6 +96,7 @@ def assemble(
                 avoid=node.avoid,
                 autoscaled=name in marks.autoscaled,
                 given_up=name in marks.given_up,
+                price=marks.prices.get(name, 0.0),
             )
         else:  # the operator's own taint keeps away the pool's pods, not loanable jobs
             taints = tuple(without_loaned(node.taints))

@@ -12,7 +12,7 @@ from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
-from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.settings import Configuration, selects
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
 from elastic_tfjob.controller.planning.round import NO_MARKS, NodeMarks
@@ -101,13 +101,14 @@ class Autoscaling:
     ) -> tuple[CompactionRules | None, NodeMarks]:
         settings = configuration.autoscaling.compact
         held = {pod.node for pod in foreign if pod.holds_node}
-        matching = {node.name: node for node in self._nodes if settings.matches(node.labels)}
+        matching = {node.name: node for node in self._nodes if selects(settings.nodes, node.labels)}
         if not matching:
             return None, NO_MARKS
         times = settings.times
         given_up = self._given_up.names(matching, times, now_s)
         leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}
-        marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up)
+        prices = {name: price for name, node in matching.items() if (price := settings.price(node.labels))}
+        marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up, prices)
         states = Counter(
             "draining" if node.draining else "given up" if name in given_up else "used"
             for name, node in matching.items()
