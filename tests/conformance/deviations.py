@@ -26,6 +26,7 @@ DEVIATIONS = {
     "F10": CLEANED,
     "F17": CLEANED,
     # -- defects that we do not share
+    "B15b": Deviation("A negative number of workers is refused.", "the job is accepted, and never ends."),
     "C17": Deviation("Services are adopted.", "its ClusterRole lacks `patch` on services, so the adoption is refused."),
     "D13": Deviation(
         "A service keeps every port.", "of ports without names the last one is kept, of one number none: no service."
@@ -41,5 +42,6 @@ DEVIATIONS = {
     "H17b": Deviation("A restart counts once.", "it counts twice or more."),
     "H17c": Deviation("A failed job counts once.", "it counts once for each type of replica that failed."),
     "H17e": Deviation("Jobs found at a start are not counted as created.", "they are counted again."),
+    "I1b": Deviation("TFJobs can be scaled, as PyTorchJobs can.", "TFJob has no subresource scale."),
     "H25": Deviation("An event is said once.", "it is said at every look at the job."),
 }

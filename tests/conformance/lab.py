@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conformance.manifest import NAME, Object, labels, owner, tfjob
+from conformance.manifest import NAME, Object, counts, labels, owner, tfjob
 from harness import operators
 from harness.api import Api, ApiError, events, pods, services, tfjobs
 
@@ -185,7 +185,7 @@ class Lab:
         pods, services   short names, sorted: "ps-0 worker-0"
         conditions       in order, False ones marked: "Created Running=False Succeeded"
         last             (type, reason, message) of the last condition
-        replicas         status.replicaStatuses
+        replicas         status.replicaStatuses without the selector
         started, completed   whether startTime, completionTime are set
         deleting         whether it is being deleted, and waits for a finalizer
         gone             whether the job no longer exists
@@ -270,7 +270,7 @@ class Lab:
                 c["type"] + ("" if c["status"] == "True" else f"={c['status']}") for c in conditions
             ),
             "last": last and (last["type"], last["reason"], last["message"]),
-            "replicas": status.get("replicaStatuses") or {},
+            "replicas": counts(status),
             "started": "startTime" in status,
             "completed": "completionTime" in status,
         }

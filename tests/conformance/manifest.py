@@ -79,3 +79,12 @@ def owner(job: Mapping[str, Any]) -> Object:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def counts(status: Mapping[str, Any]) -> Object:
+    """Numbers of pods by replica type, as a status has them. Ours also has the selector of the workers, which the
+    subresource `scale` shows: a superset of upstream's."""
+    return {
+        name: {key: value for key, value in each.items() if key != "selector"}
+        for name, each in (status.get("replicaStatuses") or {}).items()
+    }

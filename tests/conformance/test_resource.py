@@ -17,7 +17,12 @@ async def test_names(lab: Lab) -> None:
     assert "shortNames" not in resource
     assert "categories" not in resource
     assert "tfjobs/status" in found
-    assert "tfjobs/scale" not in found
+
+
+@case("I1b")
+async def test_scale(lab: Lab) -> None:
+    """The workers have a subresource scale."""
+    assert "tfjobs/scale" in {r["name"] for r in (await lab.api.get("/apis/kubeflow.org/v1"))["resources"]}
 
 
 @case("I2")

@@ -39,6 +39,10 @@ def no_replica_specs() -> Object:
             [f"{TEMPLATE}[1].image: ", "must be required"],
         ),
         "B14": (no_replica_specs(), ["spec.tfReplicaSpecs: Required value"]),
+        "B15b": (
+            tfjob(Worker=replica(-1)),
+            [".spec.tfReplicaSpecs.Worker.replicas: ", "should be a non-negative integer"],
+        ),
     },
 )
 async def test_refused(lab: Lab, job: Object, words: list[str]) -> None:
@@ -51,7 +55,7 @@ async def test_refused(lab: Lab, job: Object, words: list[str]) -> None:
     {
         "B1": tfjob(Worker=1, policy={"managedBy": "kubeflow.org/training-operator"}),
         "B13": tfjob(Chief=2, Worker=1),
-        "B15": tfjob(Worker=replica(-1)),
+        "B15": tfjob(Worker=1, PS=replica(-1)),
         "B16": tfjob(Worker=1, Trainer=1),
         "B17": {**tfjob(Worker=1), "metadata": {"generateName": "train-"}},
     },

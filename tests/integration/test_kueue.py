@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from conformance.manifest import counts
 from elastic_tfjob.controller.model.quantities import requests_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from harness import kueue, kwok
@@ -241,13 +242,13 @@ async def test_an_evicted_job_saves_before_its_room_is_given_away_and_resumes(
             for pod in await held.until("low", 3):
                 await api.merge(f"{pods('default')}/{pod['metadata']['name']}", {"metadata": {"finalizers": [SAVING]}})
             active = {"PS": {"active": 1}, "Worker": {"active": 2}}
-            await job_is(api, "low", lambda found: found.get("status", {}).get("replicaStatuses") == active)
+            await job_is(api, "low", lambda found: counts(found.get("status", {})) == active)
             high = queued("high", "team-b", Worker=2)
             high["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "urgent"
             await api.create(tfjobs("default"), high)
             evicted = await job_is(api, "low", lambda found: conditions(found).get("Suspended") == "True")
             assert suspended(evicted)
-            assert evicted["status"]["replicaStatuses"] == active
+            assert counts(evicted["status"]) == active
             await held.stopping("low", 3)
             await stays_without_pods(api, held, "high")
             assert len(held.of("low")) == 3
@@ -271,7 +272,7 @@ async def test_replicas_that_are_edited_wait_for_quota(plane: ControlPlane, tmp_
             await api.create(tfjobs("default"), queued("edited", "team-c", PS=1, Worker=2))
             await held.until("edited", 3)
             where = f"{tfjobs('default')}/edited"
-            await api.merge(where, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 4}}}})
+            await asyncio.to_thread(plane.kubectl, "scale", "tfjob/edited", "--replicas=4")
             await job_is(api, "edited", lambda found: conditions(found).get("Suspended") == "True")
             await held.until("edited", 0)
             await stays_without_pods(api, held, "edited")

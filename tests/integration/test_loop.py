@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conformance.manifest import counts
 from harness import kwok, operators
 from harness.api import NODES, Api, Object, events, pods, tfjobs
 from harness.controlplane import ControlPlane
@@ -63,7 +64,7 @@ async def test_plain_jobs_count_as_used_and_are_left_alone(plane: ControlPlane, 
         await api.create(tfjobs("default"), plain)
         async with asyncio.timeout(120):  # what the operator says of its pods it has seen: they are on nodes
             async for _, found in api.watch(tfjobs("default"), fieldSelector="metadata.name=plain"):
-                if found.get("status", {}).get("replicaStatuses") == {"Worker": {"active": 2}}:
+                if counts(found.get("status", {})) == {"Worker": {"active": 2}}:
                     break
         await api.create(tfjobs("default"), job("large", cpu="2", Worker=1))
         assert (await target_when(api, "large", lambda target: True))["replicas"] == {}

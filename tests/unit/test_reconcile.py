@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from conformance.manifest import counts
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import (
     AdoptService,
@@ -37,6 +38,7 @@ from unit.build import NOW, condition, decide, job, pod, pod_group, replicas, se
 STOPPED = {COMMAND_ANNOTATION: STOP_COMMAND}
 EARLIER = "2026-01-01T00:00:00Z"
 RUNNING = [condition("Created"), condition("Running")]
+SELECTOR = "training.kubeflow.org/job-name=j,training.kubeflow.org/replica-type=worker"
 
 
 def created(decision: Decision) -> list[str]:
@@ -61,7 +63,7 @@ def test_a_new_job() -> None:
     ]
     assert decision.status == {
         "conditions": [{**condition("Created"), "message": "TFJob j is created."}],
-        "replicaStatuses": {"PS": {}, "Worker": {}},
+        "replicaStatuses": {"PS": {}, "Worker": {"selector": SELECTOR}},
         "startTime": "2026-01-02T03:04:05Z",
     }
     assert decision.counts == (Count("created"),)
@@ -73,6 +75,48 @@ def test_nothing_to_do() -> None:
     first = look(job())
     settled = look(job(status=first.status), later_s=60)
     assert settled == Decision()
+
+
+class TestSelector:
+    """The selector by which the subresource `scale` names the workers' pods."""
+
+    def test_it_selects_exactly_the_workers(self) -> None:
+        decision = decide(job({"Chief": 1, "PS": 1, "Worker": 2, "Evaluator": 1}))
+        assert decision.status is not None
+        (of_type,) = (kind for kind, found in decision.status["replicaStatuses"].items() if "selector" in found)
+        assert of_type == "Worker"
+        selector = decision.status["replicaStatuses"]["Worker"]["selector"]
+        wanted = dict(each.split("=") for each in selector.split(","))
+        selected = [
+            body["metadata"]["name"]
+            for body in bodies(decision)
+            if body["kind"] == "Pod" and wanted.items() <= body["metadata"]["labels"].items()
+        ]
+        assert selected == ["j-worker-0", "j-worker-1"]
+
+    def test_a_job_without_workers_has_none(self) -> None:
+        decision = decide(job({"Chief": 1, "PS": 1}))
+        assert decision.status is not None
+        assert decision.status["replicaStatuses"] == {"Chief": {}, "PS": {}}
+
+    @pytest.mark.parametrize("selector", [SELECTOR, "", "x" * 1000])
+    def test_a_finished_job_is_not_written_for_it(self, selector: str) -> None:
+        """It keeps what it has: no selector, if it finished under an operator that wrote none."""
+        worker = {"succeeded": 1, "selector": selector}
+        status = {"conditions": [condition("Created"), condition("Succeeded")], "replicaStatuses": {"Worker": worker}}
+        assert decide(job(status=status), pods=(pod("Worker", 0, "Succeeded", exit_code=0),)).status is None
+
+    def test_a_job_that_succeeds_keeps_it(self) -> None:
+        ended = decide(job(status={"conditions": RUNNING}), pods=(pod("Worker", 0, "Succeeded", exit_code=0),)).status
+        assert ended is not None
+        assert ended["replicaStatuses"] == {"Worker": {"succeeded": 1, "selector": SELECTOR}}
+
+    def test_another_selector_is_replaced(self) -> None:
+        """Whoever may write the status could have it name other pods."""
+        status = {"conditions": RUNNING, "replicaStatuses": {"Worker": {"active": 1, "selector": "app=other"}}}
+        written = decide(job(status=status), pods=(pod("Worker", 0),), services=services({"Worker": 1})).status
+        assert written is not None
+        assert written["replicaStatuses"]["Worker"]["selector"] == SELECTOR
 
 
 @pytest.mark.parametrize("managed_by", ["kueue.x-k8s.io/multikueue", ""])
@@ -115,7 +159,7 @@ class TestFinishing:
             ("Running", "False", "TFJobRunning"),
             ("Succeeded", "True", "TFJobSucceeded"),
         ]
-        assert decision.status["replicaStatuses"] == {"PS": {"succeeded": 1}, "Worker": {"succeeded": 1}}
+        assert counts(decision.status) == {"PS": {"succeeded": 1}, "Worker": {"succeeded": 1}}
         assert decision.status["completionTime"] == "2026-01-02T03:04:05Z"
         assert decision.again_at == NOW
 
@@ -351,7 +395,7 @@ class TestTerminating:
         """Upstream's rule: a pod that is drained away has failed."""
         decision = decide(job(), pods=(pod("Worker", 0, terminating=True),), services=services({"Worker": 1}))
         assert decision.status is not None
-        assert decision.status["replicaStatuses"] == {"Worker": {"failed": 1}}
+        assert counts(decision.status) == {"Worker": {"failed": 1}}
         assert shown(decision.status)[-1][0] == "Failed"
 
     def test_a_pod_that_the_operator_deletes_has_not_failed(self) -> None:
@@ -374,7 +418,7 @@ class TestTerminating:
         leaving = pod("Worker", 1, terminating=True, annotations=STOPPED)
         after = decide(found, pods=(pod("Worker", 0), leaving), services=services({"Worker": 1}))
         assert after.status is not None
-        assert after.status["replicaStatuses"] == {"Worker": {"active": 1}}
+        assert counts(after.status) == {"Worker": {"active": 1}}
 
 
 class TestSuspend:
@@ -401,7 +445,7 @@ class TestSuspend:
             ("Running", "False", "TFJobSuspended"),
             ("Suspended", "True", "TFJobSuspended"),
         ]
-        assert decision.status["replicaStatuses"] == {"Worker": {}}
+        assert counts(decision.status) == {"Worker": {}}
         assert decision.status["startTime"] == EARLIER
 
     def test_resume_while_old_pods_end(self) -> None:
@@ -426,7 +470,7 @@ class TestOwnership:
         decision = decide(job({"Worker": 2}), pods=(left,), services=(service("Worker", 1, owner="earlier"),))
         assert created(decision) == ["Pod/j-worker-1", "Service/j-worker-0"]
         assert decision.status is not None
-        assert decision.status["replicaStatuses"] == {"Worker": {}}
+        assert counts(decision.status) == {"Worker": {}}
 
     def test_orphan_service(self) -> None:
         """A service with the right labels and no controller is adopted, not doubled."""

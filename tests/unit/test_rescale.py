@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.manifest import counts
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S
 from elastic_tfjob.controller.job.decision import (
@@ -771,7 +772,7 @@ class TestVerdict:
             cluster.run(20)
         finish(cluster)
         cluster.run(5)
-        assert cluster.status["replicaStatuses"] == {
+        assert counts(cluster.status) == {
             "Chief": {"succeeded": 1},
             "PS": {"succeeded": 1},
             "Worker": {"succeeded": 2},
@@ -788,7 +789,7 @@ class TestVerdict:
             cluster.pods[name] = replace(cluster.pods[name], phase="Succeeded", exit_code=0)
             cluster.run(2)
         assert conditions(cluster)[-1] == "Succeeded"
-        assert cluster.status["replicaStatuses"]["Worker"] == {"succeeded": 2}
+        assert counts(cluster.status)["Worker"] == {"succeeded": 2}
 
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode"])

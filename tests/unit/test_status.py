@@ -63,7 +63,7 @@ def test_round_trip() -> None:
     """Parsing and writing a status of upstream's gives the same object, zeros left out."""
     raw = {
         "conditions": [condition("Created"), condition("Running", "False")],
-        "replicaStatuses": {"PS": {}, "Worker": {"active": 1, "failed": 2}},
+        "replicaStatuses": {"PS": {}, "Worker": {"active": 1, "failed": 2, "selector": "a=b"}},
         "startTime": THEN,
         "completionTime": NOW,
     }
@@ -101,11 +101,19 @@ def test_nonsense_in_a_status_is_as_if_not_set(raw: dict[str, object]) -> None:
 
 
 def test_counts_are_numbers_of_pods() -> None:
-    raw = {"Worker": {"active": -1, "succeeded": 1e30, "failed": 10**30}, "PS": None, "Chief": {"active": "1"}}
+    raw = {
+        "Worker": {"active": -1, "succeeded": 1e30, "failed": 10**30},
+        "PS": None,
+        "Chief": {"active": "1"},
+        "Evaluator": {"selector": 5},
+        "Master": {"selector": "x" * 257},
+    }
     assert JobStatus.parse({"replicaStatuses": raw}).to_dict()["replicaStatuses"] == {
         "Worker": {"failed": 2**31 - 1},
         "PS": {},
         "Chief": {},
+        "Evaluator": {},
+        "Master": {},
     }
 
 

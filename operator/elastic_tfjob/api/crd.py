@@ -75,6 +75,15 @@ TEMPLATE_METADATA: Final[Schema] = {
 }
 
 
+# What `kubectl scale` and a HorizontalPodAutoscaler read and write. Upstream's PyTorchJob has the same, its TFJob has
+# none. A subresource has one path, so the replicas are the workers.
+SCALE: Final = {
+    "specReplicasPath": ".spec.tfReplicaSpecs.Worker.replicas",
+    "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+    "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+}
+
+
 class _Names(GenerateJsonSchema):
     """Generates schemas without pydantic's titles."""
 
@@ -111,7 +120,7 @@ def custom_resource_definition() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": SCALE},
                     "additionalPrinterColumns": _columns(),
                     "schema": {"openAPIV3Schema": _root()},
                 }

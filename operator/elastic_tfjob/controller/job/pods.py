@@ -94,6 +94,11 @@ def replica_labels(job: str, replica_type: str, index: int) -> dict[str, str]:
     }
 
 
+def worker_selector(job: str) -> str:
+    """Returns the label selector of a job's worker pods, for the subresource `scale`."""
+    return f"{JOB_NAME_LABEL}={job},{REPLICA_TYPE_LABEL}=worker"
+
+
 def sized(spec: TFJobSpec, counts: Mapping[str, int]) -> TFJobSpec:
     """Returns the spec with these replica counts; a type that is not in `counts` has none."""
     replicas = {

@@ -16,7 +16,7 @@ from elastic_tfjob.controller.job import inject, owned
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.cpu import cpu_of_replica
 from elastic_tfjob.controller.job.decision import AdmissionTrial, AdoptService, Count, Create, DeleteOwned
-from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service
+from elastic_tfjob.controller.job.pods import general_name, render_pod, render_service, worker_selector
 from elastic_tfjob.controller.model.affinity import template_pin
 from elastic_tfjob.controller.model.annotations import position
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, Command
@@ -36,7 +36,8 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
     """Creates and deletes pods, so that the type has those with these indexes. Pods beyond the present size are being
     prepared for the next one, and do not affect the job's status."""
     replica = ctx.spec.tf_replica_specs[name]
-    counts = ctx.status.replicas[name] = ReplicaCounts()
+    selector = worker_selector(ctx.job.name) if name == "Worker" else ""
+    counts = ctx.status.replicas[name] = ReplicaCounts(selector=selector)
     present: set[int] = set()
     kept = wanted if isinstance(wanted, range) else frozenset(wanted)
     hold = ctx.hold

@@ -20,6 +20,8 @@ _COUNTS: Final = ("active", "succeeded", "failed")
 _MAX_CONDITIONS: Final = 32
 """Conditions at most; upstream's controller has five types."""
 _MAX_COUNT: Final = 2**31 - 1
+_MAX_SELECTOR: Final = 256
+"""Characters of a label selector at most; those of the operator have up to 136."""
 
 
 def format_time(moment: datetime) -> str:
@@ -75,16 +77,23 @@ class Condition:
 
 @dataclass(slots=True)
 class ReplicaCounts:
-    """Numbers of pods of one replica type, by status; pending pods are not counted."""
+    """Numbers of pods of one replica type, by status; pending pods are not counted. `selector`: the pods' label
+    selector, which the subresource `scale` shows; empty for types other than Worker."""
 
     active: int = 0
     succeeded: int = 0
     failed: int = 0
+    selector: str = ""
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int | str]:
         """Returns the API's form, which leaves out zeros."""
-        counts = {"active": self.active, "succeeded": self.succeeded, "failed": self.failed}
-        return {name: count for name, count in counts.items() if count}
+        fields: dict[str, int | str] = {
+            "active": self.active,
+            "succeeded": self.succeeded,
+            "failed": self.failed,
+            "selector": self.selector,
+        }
+        return {name: found for name, found in fields.items() if found}
 
 
 @dataclass(slots=True)
@@ -110,7 +119,7 @@ class JobStatus:
                 if isinstance(item, Mapping) and _text(item, "type")
             ],
             replicas={
-                name: ReplicaCounts(**{each: _count(counts, each) for each in _COUNTS})
+                name: ReplicaCounts(**{each: _count(counts, each) for each in _COUNTS}, selector=_selector(counts))
                 for name, counts in (replicas.items() if isinstance(replicas, Mapping) else ())
             },
             start_time=_time(raw, "startTime"),
@@ -178,6 +187,12 @@ def _count(raw: object, name: str) -> int:
     """Reads a number of pods, an int32 in the API."""
     found = raw.get(name) if isinstance(raw, Mapping) else None
     return min(max(found, 0), _MAX_COUNT) if type(found) is int else 0
+
+
+def _selector(raw: object) -> str:
+    """Reads a label selector. One that is longer than the operator's is not the operator's, and counts as not set."""
+    found = _text(raw, "selector") if isinstance(raw, Mapping) else ""
+    return found if len(found) <= _MAX_SELECTOR else ""
 
 
 def _time(raw: Mapping[str, Any], name: str) -> str | None:
