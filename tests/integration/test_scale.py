@@ -157,22 +157,22 @@ async def external_metric(plane: ControlPlane, api: Api, value: str) -> AsyncIte
     runner = web.AppRunner(app)
     await runner.setup()
     name, port = f"v1beta1.{METRICS}", free_port()
+    spec = {
+        "group": METRICS,
+        "version": "v1beta1",
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "insecureSkipTLSVerify": True,
+        "service": {"namespace": "default", "name": "metrics", "port": port},
+    }
     try:
         await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
         local = {"metadata": {"name": "metrics"}, "spec": {"type": "ExternalName", "externalName": "localhost"}}
         await api.create(services("default"), local)
-        spec = {
-            "group": METRICS,
-            "version": "v1beta1",
-            "groupPriorityMinimum": 100,
-            "versionPriority": 100,
-            "insecureSkipTLSVerify": True,
-            "service": {"namespace": "default", "name": "metrics", "port": port},
-        }
         await api.create(API_SERVICES, {"metadata": {"name": name}, "spec": spec})
-        try:
-            yield
-        finally:
-            await api.delete(f"{API_SERVICES}/{name}")  # else no namespace could be deleted any more
+        yield
     finally:
+        for made in (f"{API_SERVICES}/{name}", f"{services('default')}/metrics"):
+            with contextlib.suppress(ApiError):  # without its server an APIService keeps namespaces from being deleted
+                await api.delete(made)
         await runner.cleanup()
