@@ -26,7 +26,7 @@ DEVIATIONS = {
     "F10": CLEANED,
     "F17": CLEANED,
     # -- defects that we do not share
-    "B15b": Deviation("A negative number of workers is refused.", "the job is accepted, and never ends."),
+    "B15b": Deviation("A negative number of workers is refused.", "the job is accepted."),
     "C17": Deviation("Services are adopted.", "its ClusterRole lacks `patch` on services, so the adoption is refused."),
     "D13": Deviation(
         "A service keeps every port.", "of ports without names the last one is kept, of one number none: no service."

@@ -47,7 +47,7 @@ def no_replica_specs() -> Object:
 )
 async def test_refused(lab: Lab, job: Object, words: list[str]) -> None:
     """The job is refused; the message names the field and says what is wrong in upstream's words."""
-    await _refused(lab.submit(job), words)
+    await _refused(_tried(lab, job), words)  # upstream's operator could panic at a job that it admits
 
 
 @cases(
@@ -62,7 +62,7 @@ async def test_refused(lab: Lab, job: Object, words: list[str]) -> None:
 )
 async def test_accepted(lab: Lab, job: Object) -> None:
     """Nobody looks at the number of chiefs, the sign of replicas or the names of other replica types."""
-    await lab.api.request("POST", lab.path.rsplit("/", 1)[0], job, params={"dryRun": "All"})
+    await _tried(lab, job)
 
 
 @case("B8")
@@ -92,6 +92,11 @@ async def test_replicas_may_change(lab: Lab) -> None:
     await lab.expect(pods="ps-0 worker-0 worker-1")
     await lab.scale("Worker", 4)
     await lab.expect(pods="ps-0 worker-0 worker-1 worker-2 worker-3")
+
+
+async def _tried(lab: Lab, job: Object) -> Object:
+    """Whether the API server would take this job: it is not stored."""
+    return await lab.api.request("POST", lab.path.rsplit("/", 1)[0], job, params={"dryRun": "All"})
 
 
 async def _refused(request: Awaitable[object], words: list[str]) -> None:
