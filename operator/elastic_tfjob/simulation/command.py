@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, of_team_alone, run_all, uniform_cluster
+from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, beside_alone, run_all, uniform_cluster
 from elastic_tfjob.simulation.scenario import generate, node_changes, own_pool, read_pool, read_scenario
 from elastic_tfjob.simulation.speed_models.catalogue import DEFAULT_SPEED_MODEL, SPEED_MODELS, speed_model_named
 from elastic_tfjob.simulation.speed_models.cpu import CpuBound
@@ -395,7 +395,10 @@ def simulate(
             specs = [by_run[outcome.profile, outcome.seed] for outcome in outcomes]  # an interrupt omits some runs
             summaries = _summaries(specs, outcomes)
             if teams_alone and whole:
-                summaries = _beside_alone(specs, summaries, lambda asked: _run(asked, processes, stop))
+                summaries = [
+                    replace(s, teams=beside_alone(spec, s.teams, lambda asked: _run(asked, processes, stop)))
+                    for spec, s in zip(specs, summaries, strict=True)
+                ]
             _report(specs, outcomes, summaries, replications > 1)
             if json_file:
                 json_file.write_text(json.dumps({"runs": [s.as_dict() for s in summaries]}, indent=2) + "\n")
@@ -420,25 +423,13 @@ def simulate(
 def _terms(parameters: Iterable[ProfileParameters], jobs: Sequence[WorkloadJob]) -> TeamRules | None:
     """The terms by which the results say what each team got: those of the first profile that has teams, else equal
     ones. None: the workload has no teams."""
-    found = (getattr(each, "teams", None) for each in parameters)
-    rules: TeamRules = next((teams.rules for teams in found if teams is not None), TeamRules())
+    found = filter(None, (getattr(each, "teams", None) for each in parameters))
+    rules = next((teams.rules for teams in found), TeamRules())
     teams = teams_in([job.key for job in jobs], rules)
     if absent := [name for name in rules.named if name not in teams]:
         there = ", ".join(filter(None, teams)) or "none; jobs get one by the column or the field team"
         click.echo(f"Warning: no job is of the team {', '.join(absent)}; teams of the jobs: {there}", err=True)
     return rules if len(teams) > 1 else None
-
-
-def _beside_alone(
-    specs: Sequence[RunSpec], summaries: Sequence[Summary], run: Callable[[Sequence[RunSpec]], list[RunResult]]
-) -> list[Summary]:
-    """The summaries with the sharing incentive of each team."""
-    found = []
-    for spec, summary in zip(specs, summaries, strict=True):
-        alone = [of_team_alone(spec, team.team) for team in summary.teams]
-        pairs = zip(summary.teams, run(alone), strict=True)
-        found.append(replace(summary, teams=tuple(team.beside(outcome.records) for team, outcome in pairs)))
-    return found
 
 
 def _summaries(specs: Sequence[RunSpec], outcomes: Sequence[RunResult]) -> list[Summary]:

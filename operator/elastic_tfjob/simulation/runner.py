@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.interrupts import SIGNALS, Interrupt, stopping
 from elastic_tfjob.simulation.result import RunResult
-from elastic_tfjob.simulation.teams import static_part, teams_in
+from elastic_tfjob.simulation.teams import TeamNumbers, static_part, teams_in
 
 POLL_S = 0.2
 
@@ -94,6 +94,14 @@ def of_team_alone(spec: RunSpec, team: str) -> RunSpec:
     known = "teams" in type(spec.parameters).model_fields
     parameters = spec.parameters.model_copy(update={"teams": None}) if known else spec.parameters
     return RunSpec(spec.profile, parameters, inputs)
+
+
+def beside_alone(
+    spec: RunSpec, teams: Sequence[TeamNumbers], run: Callable[[Sequence[RunSpec]], list[RunResult]]
+) -> tuple[TeamNumbers, ...]:
+    """What each team got, with the sharing incentive: beside that team alone on its static part of the cluster."""
+    alone = run([of_team_alone(spec, team.team) for team in teams])
+    return tuple(team.beside(outcome.records) for team, outcome in zip(teams, alone, strict=True))
 
 
 def run_one(
