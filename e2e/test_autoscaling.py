@@ -1,12 +1,13 @@
 """Nodes come and go under jobs that train, as with an autoscaler (`make e2e-autoscaling`)."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from harness import moves
 from harness.cluster import Cluster, shared_folder
-from harness.deploy import configured
+from harness.deploy import NAMESPACE, configured
 from harness.jobs import Jobs, until
 from harness.training import PREFIX, Lines, training, wait_for_step
 
@@ -39,7 +40,8 @@ def placeholders(jobs: Jobs, name: str) -> list[str]:
 @pytest.mark.usefixtures("ordering")
 def test_a_job_starts_small_and_grows_when_a_node_joins(jobs: Jobs) -> None:
     """Its placeholders wait for the node; no step is lost."""
-    away = jobs.cluster.workers()[1]
+    operator = json.loads(jobs.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
+    away = next(each for each in jobs.cluster.workers() if each not in {pod["spec"]["nodeName"] for pod in operator})
     shared_folder(jobs.namespace)
     job = training(
         "joined",

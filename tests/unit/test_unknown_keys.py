@@ -11,11 +11,12 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
-from elastic_tfjob.controller.model.annotations import NOTICES_ANNOTATION, RECORD_ANNOTATION
+from elastic_tfjob.controller.model.annotations import GROWTH_ANNOTATION, NOTICES_ANNOTATION, RECORD_ANNOTATION
 from elastic_tfjob.controller.model.cluster import LOAN_ANNOTATION, NodeLoan
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.command import Command as Sent
 from elastic_tfjob.controller.model.deadline_status import DeadlineStatus, NoticesSent
+from elastic_tfjob.controller.model.kueue import Growth as QuotaGrowth
 from elastic_tfjob.controller.model.lessons import read_history
 from elastic_tfjob.controller.model.state import Outcome, Stop, StoredState
 from elastic_tfjob.controller.model.target import Target
@@ -54,6 +55,10 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
         ),
         lambda text: UsageRecord.of({RECORD_ANNOTATION: text}, "u"),
     ),
+    GROWTH_ANNOTATION: (
+        QuotaGrowth({"Worker": 3}, "no free quota").to_json("u"),
+        lambda text: QuotaGrowth.of({GROWTH_ANNOTATION: text}, "u"),
+    ),
     NOTICES_ANNOTATION: (_notices(), lambda text: NoticesSent.of({NOTICES_ANNOTATION: text}, "u")),
     LOAN_ANNOTATION: (
         NodeLoan("loaned", "p", TIME, "why").to_json(),
@@ -65,7 +70,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ),
 }
 
-BY_NAME = ("replicas", "before", "after", "declared", "nodes", "cpu", "memory")
+BY_NAME = ("admitted", "replicas", "before", "after", "declared", "nodes", "cpu", "memory")
 """Objects whose keys are data, replica types and names of numbers: there is no unknown one."""
 
 

@@ -79,6 +79,7 @@ class Informer(Generic[T]):
         metadata_only: bool = False,
         fields: str = "",
         touched: Callable[[Key], None] | None = None,
+        name: str = "",
     ) -> None:
         self._api = api
         self._path = path
@@ -90,7 +91,7 @@ class Informer(Generic[T]):
             self._params["fieldSelector"] = fields
         self._accept = METADATA_ONLY.format("PartialObjectMetadata") if metadata_only else JSON
         self._list_accept = METADATA_ONLY.format("PartialObjectMetadataList") if metadata_only else JSON
-        self.resource = path.rpartition("/")[2]
+        self.resource = name or path.rpartition("/")[2]
         # Entries by job and name, and the same entries by uid: an object's job follows from its labels, which may
         # change.
         self._by_job: dict[Key, dict[str, T]] = {}
@@ -399,6 +400,12 @@ class Caches:
                 metadata_only=True,
             ),
             orders=Informer(
-                api, f"/api/v1{place}/pods", NodeOrder.parse, settle, selector=ORDER_LABEL, touched=pods_touched
+                api,
+                f"/api/v1{place}/pods",
+                NodeOrder.parse,
+                settle,
+                selector=ORDER_LABEL,
+                touched=pods_touched,
+                name="placeholders",
             ),
         )
