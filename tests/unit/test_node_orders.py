@@ -14,8 +14,9 @@ from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL, NodeOrder
 from elastic_tfjob.controller.model.quantities import requests_of
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
+from elastic_tfjob.controller.planning.node_orders import failure_event, filled_orders, waiting_orders
 from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.unfilled_orders import FailedOrder
 
 from .build import NOW, UID, condition, decide, job, replicas
 
@@ -126,56 +127,27 @@ def test_the_room_of_a_placeholder_is_free(labels: dict[str, str], priority: int
     assert (ForeignPod.parse(raw).requests == NOTHING) == free
 
 
-class TestUnfilledOrders:
-    S = NOW.timestamp()
+def test_the_oldest_placeholder_without_a_node_counts() -> None:
+    later = format_time(NOW + timedelta(seconds=9))
+    orders = [
+        order(0, created=later),
+        order(1),
+        order(2, node="n"),
+        order(3, terminating=True),
+        order(4, created="never"),
+    ]
+    assert waiting_orders(orders) == {"ns/j": (NOW.timestamp(), orders[1])}
+    assert filled_orders(orders) == {"ns/j"}
+    assert (waiting_orders(orders[2:]), filled_orders(orders[:2])) == ({}, set())
 
-    def follow(self, unfilled: UnfilledOrders, *orders: NodeOrder, after_s: float, held: int | None = 0) -> list[str]:
-        found = unfilled.follow(orders, lambda _: held, self.S + after_s, 900, 300)
-        return [event.message for event in found.values()]
 
-    def test_a_job_whose_nodes_do_not_come_asks_again_later_each_time(self) -> None:
-        unfilled = UnfilledOrders()
-        why = order(0, why="0/3 nodes are available")
-        assert self.follow(unfilled, why, after_s=899) == []
-        assert unfilled.next_s([why], self.S + 899, 900) == pytest.approx(1)
-        (message,) = self.follow(unfilled, why, after_s=900)
-        assert message == (
-            "No node has come for j-worker-0-order in 900 s; asks again in 300 s: 0/3 nodes are available"
-        )
-        assert unfilled.failed(self.S + 901) == {"ns/j"}
-        assert self.follow(unfilled, after_s=1000) == []
-        assert unfilled.failed(self.S + 1200) == frozenset()
-        again = order(0, created=format_time(NOW + timedelta(seconds=1200)))
-        (message,) = self.follow(unfilled, again, after_s=2100)
-        assert "asks again in 600 s" in message
-
-    def test_it_is_forgotten_when_the_nodes_have_come_or_the_job_is_gone(self) -> None:
-        for changed in ({"orders": (order(0, node="n"),)}, {"orders": (), "held": None}):
-            unfilled = UnfilledOrders()
-            self.follow(unfilled, order(0), after_s=900)
-            self.follow(unfilled, *changed.pop("orders"), after_s=950, **changed)  # type: ignore[misc]
-            assert unfilled.failed(self.S + 951) == frozenset()
-
-    @pytest.mark.parametrize(("after", "again_s"), [(1, 1800), (2, None)])
-    def test_a_job_that_did_not_grow_on_new_nodes_asks_for_none_for_a_while(
-        self, after: int, again_s: int | None
-    ) -> None:
-        unfilled = UnfilledOrders()
-        assert self.follow(unfilled, order(0), after_s=10, held=1) == []
-        assert self.follow(unfilled, order(0, node="n"), after_s=20, held=1) == []
-        assert self.follow(unfilled, after_s=30, held=1) == []  # there is room now
-        assert self.follow(unfilled, after_s=90, held=after) == []
-        told = self.follow(unfilled, order(0), after_s=100, held=after)  # and now there is none again
-        assert told == (
-            ["Nodes came, and the profile left the job at its size; asks again in 1800 s"] if again_s else []
-        )
-        assert bool(unfilled.failed(self.S + 101)) == bool(again_s)
-        assert unfilled.failed(self.S + 100 + 1800) == frozenset()
-
-    def test_a_waiting_job_may_ask_again_at_once(self) -> None:
-        """Others took the nodes that it ordered."""
-        unfilled = UnfilledOrders()
-        for after_s in (10, 20):
-            self.follow(unfilled, order(0), after_s=after_s)
-            assert self.follow(unfilled, after_s=after_s + 5) == []
-        assert unfilled.failed(self.S + 30) == frozenset()
+def test_a_user_is_told_why_no_node_has_come() -> None:
+    waits = waiting_orders([order(0, why="0/3 nodes are available")])
+    told = failure_event(FailedOrder("not coming", 300), waits, "ns/j", 900)
+    assert (told.type, told.reason) == ("Warning", "NodesNotComing")
+    assert told.message == (
+        "No node has come for j-worker-0-order in 900 s; asks again in 300 s: 0/3 nodes are available"
+    )
+    told = failure_event(FailedOrder("not used", 1800), {}, "ns/j", 900)
+    assert (told.type, told.reason) == ("Normal", "NodesNotUsed")
+    assert told.message == "Nodes came, and the profile left the job at its size; asks again in 1800 s"

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from elastic_tfjob.api.scenario import Autoscaling, NodeOrders, parse_scenario
+from elastic_tfjob.api.scenario import Autoscaling, parse_scenario
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
 from elastic_tfjob.scheduling.resources import Constraints
-from elastic_tfjob.scheduling.snapshot import Job, JobSpec
-from elastic_tfjob.simulation.autoscaling import UnfilledOrders
 from elastic_tfjob.simulation.command import simulate as command
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs
@@ -194,17 +192,6 @@ def test_a_job_starts_small_and_takes_the_room_that_it_ordered(profile: str) -> 
     (record,) = (each for each in outcome.records if each.key == "b")
     assert (record.start_s, record.rescales, record.finish_s) == (0, 1, 51 + 100 - 51 / 2)
     assert len([life for life in outcome.lives if life.name.startswith("auto")]) == 1
-
-
-def test_a_job_that_does_not_use_what_came_orders_nothing_for_half_an_hour() -> None:
-    orders = UnfilledOrders(NodeOrders())
-    jobs = {"a": Job(JobSpec("a", 0, work("a", 0).groups), {"Worker": ("node-0",)})}
-    assert not orders.follow(["a"], ["a"], jobs, 0)
-    assert not orders.follow(["a"], [], jobs, 60)
-    assert not orders.follow([], [], jobs, 61)
-    assert orders.follow(["a"], ["a"], jobs, 80)
-    assert orders.rules(80).failed == {"a"}
-    assert not orders.rules(80 + 1800).failed
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

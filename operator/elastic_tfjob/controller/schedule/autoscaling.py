@@ -4,21 +4,23 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from math import inf
 from typing import Final
 
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode
-from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
 from elastic_tfjob.controller.model.settings import Configuration, selects
 from elastic_tfjob.controller.model.status import moment_of
-from elastic_tfjob.controller.planning.node_orders import UnfilledOrders
+from elastic_tfjob.controller.planning.node_orders import failure_event, filled_orders, waiting_orders
 from elastic_tfjob.controller.planning.round import NO_MARKS, NodeMarks
 from elastic_tfjob.scheduling.given_up import GivenUpNodes
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.snapshot import NO_RULES, ClusterRules, CompactionRules, OrderRules
+from elastic_tfjob.scheduling.unfilled_orders import UnfilledOrders
 
 __all__ = ["Autoscaling"]
 
@@ -28,7 +30,7 @@ _LATER_S: Final = 0.1
 
 class Autoscaling:
     """The orders and the nodes given up, between two rounds. `present`: whether the cluster serves an autoscaler's API.
-    `held`: the replicas that a job has; None: it does not exist.
+    `held`: the replicas that a job, by its name in the Snapshot, has; None: it does not exist.
     An operator of one namespace (`partial`) sees a part of what is free, so that it does neither."""
 
     def __init__(
@@ -39,7 +41,7 @@ class Autoscaling:
         *,
         orders: Callable[[], Iterable[NodeOrder]],
         present: Callable[[], bool],
-        held: Callable[[Key], int | None],
+        held: Callable[[str], int | None],
         partial: bool,
         wake: Callable[[], None],
     ) -> None:
@@ -58,7 +60,7 @@ class Autoscaling:
 
     def clear(self) -> None:
         """Forgets what failed and what was given up: the configuration has changed."""
-        self._unfilled.clear()
+        self._unfilled = UnfilledOrders()
         self._given_up.clear()
 
     def begin(self, configuration: Configuration, foreign: Collection[ForeignPod]) -> tuple[ClusterRules, NodeMarks]:
@@ -75,12 +77,17 @@ class Autoscaling:
         self._measure(orders, now_s)
         if settings.when == "never" or (settings.when == "auto" and not (self._present() or self._has_labelled_node())):
             return None
-        events = self._unfilled.follow(orders, self._held, now_s, settings.timeout_s, settings.retry_s)
-        for key, event in events.items():
-            metrics.ORDERS_FAILED.labels("not coming" if event.reason == "NodesNotComing" else "not used").inc()
-            if (job := self._jobs.one(key)) is not None:
-                self._recorder.record(job, event)
-        self._wake_in(self._unfilled.next_s(orders, now_s, settings.timeout_s))
+        waits, timeout_s = waiting_orders(orders), settings.timeout_s
+        since = {name: at_s for name, (at_s, _) in waits.items()}
+        failed = self._unfilled.follow(
+            since, filled_orders(orders), self._held, now_s, timeout_s=timeout_s, retry_s=settings.retry_s
+        )
+        for name, each in failed.items():
+            metrics.ORDERS_FAILED.labels(each.why).inc()
+            namespace, _, job_name = name.partition("/")
+            if (job := self._jobs.one((namespace, job_name))) is not None:
+                self._recorder.record(job, failure_event(each, waits, name, timeout_s))
+        self._wake_in(self._unfilled.next_s(since, now_s, timeout_s) - now_s)
         return settings.rules(self._unfilled.failed(now_s))
 
     def _has_labelled_node(self) -> bool:
@@ -129,7 +136,7 @@ class Autoscaling:
 
     def _wake_in(self, after_s: float | None) -> None:
         """Wakes the loop after this time, or at the time set before if that is earlier."""
-        if after_s is None:
+        if after_s is None or after_s == inf:
             return
         loop = asyncio.get_running_loop()
         if self._timer is not None and not self._timer.cancelled():

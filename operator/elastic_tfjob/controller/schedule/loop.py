@@ -329,8 +329,10 @@ class Scheduler:
     def _views(self) -> list[JobView]:
         return [entry.view for entry in self._entries.values() if entry.view is not None]
 
-    def _held(self, key: Key) -> int | None:
-        """The replicas that a job has; None: it does not exist."""
+    def _held(self, name: str) -> int | None:
+        """The replicas that a job, by its name in the Snapshot, has; None: it does not exist."""
+        namespace, _, job_name = name.partition("/")
+        key = namespace, job_name
         if self._jobs.one(key) is None:
             return None
         entry = self._entries.get(key)

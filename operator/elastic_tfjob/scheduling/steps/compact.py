@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import CHIEF, WORKER, Counts, Job, Node, Placement
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Placement
 from elastic_tfjob.scheduling.steps.order_nodes import has_failed, lacks, without_room
 
 __all__ = ["give_up_node"]
@@ -96,7 +96,7 @@ def _by_cost(round_: Round, nodes: list[Node], on: Mapping[str, Mapping[str, Cou
         jobs = [round_.job(key) for key in there]
         if not there or not all(_may_leave(round_, job) for job in jobs):
             continue
-        leaders = sum(round_.placement(job).get(_leader(job), ("",))[0] == node.name for job in jobs)
+        leaders = sum(round_.placement(job).get(job.spec.leader, ("",))[0] == node.name for job in jobs)
         moves = sum(sum(_moving(job, there[job.key]).values()) for job in jobs)
         price = _price(node)
         costs.append((leaders, moves / price, -price, node.name))
@@ -117,11 +117,6 @@ def _may_leave(round_: Round, job: Job) -> bool:
         and round_.placement(job) == job.placement
         and (left_s is None or left_s > SOON_S)
     )
-
-
-def _leader(job: Job) -> str:
-    """The type whose first replica saves checkpoints."""
-    return CHIEF if job.spec.group(CHIEF) is not None else WORKER
 
 
 def _surplus(job: Job) -> dict[str, int]:
