@@ -253,7 +253,7 @@ class NodeOrders(_Model):
     when: Literal["always", "never"] = "always"
     size: Literal["declared", "smallest"] = "declared"
     jobs: int = Field(0, ge=0, le=100_000)
-    pods: int = Field(200, ge=1, le=10_000)
+    pods: int = Field(1000, ge=1, le=10_000)
     cpu: float = Field(0.0, ge=0, le=MAX_MILLICORES / 1000)
     timeout_s: float = Field(900.0, ge=1, le=MAX_DURATION_S)
     retry_s: float = Field(300.0, ge=1, le=MAX_DURATION_S)

@@ -82,6 +82,8 @@ class Round:
         """The replicas for which jobs ask an autoscaler for nodes."""
         self.given_up = {node.name for node in snapshot.nodes.values() if node.given_up}
         """The nodes that replicas leave to an autoscaler."""
+        self.content: set[str] = set()
+        """Jobs that the profile would not give more replicas now, whatever is free: they order no nodes."""
         self.lacks_room = False
         """Whether a job found no room for its declared size, and does not only wait for an order to be tried again."""
         self.quota: Quota | None = None

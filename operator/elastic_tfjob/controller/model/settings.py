@@ -215,7 +215,7 @@ class OrderSettings(_Model):
         "declared", description="what a job that has less asks for: its declared size, or its smallest one"
     )
     jobs: int = Field(0, ge=0, le=100_000, description="most jobs that ask at the same time; 0: all")
-    pods: int = Field(200, ge=1, le=10_000, description="most placeholder pods of all jobs")
+    pods: int = Field(1000, ge=1, le=10_000, description="most placeholder pods of all jobs")
     cpu: str = Field("0", description="most CPU that all placeholders request; 0: no limit")
     timeout_s: Seconds = Field(
         900.0, description="seconds that a placeholder waits for a node; then its job asks again after retry_s"

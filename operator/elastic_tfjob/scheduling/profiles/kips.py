@@ -301,7 +301,9 @@ def take_ordered_room(adjustment: Adjustment, grows: Callable[[Job], bool] = lam
         counts = {type_: max(n, job.spec.declared.get(type_, 0)) for type_, n in job.counts.items()}
         if counts == job.counts or round_.placement(job) != job.placement or not grows(job):
             continue
-        if movable(job, round_) and growth_backoff_over(job, round_):
+        if not growth_backoff_over(job, round_):
+            round_.content.add(job.key)
+        elif movable(job, round_):
             round_.resize(job, counts, AS_DECLARED)
 
 

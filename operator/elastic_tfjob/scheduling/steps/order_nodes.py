@@ -28,6 +28,7 @@ def order_nodes(round_: Round) -> None:
         wanted = lacks(round_, job)
         if (
             wanted
+            and job.key not in round_.content
             and _allowed(round_, job, wanted)
             and place.place(job.spec, wanted, round_.room, round_.placement(job)) is None
         ):
