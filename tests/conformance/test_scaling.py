@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from conformance.lab import Lab, case, cases
-from conformance.manifest import names, replica, tfjob
+from conformance.manifest import counts, names, replica, tfjob
 
 RUNNING = "Created Running"
 SUCCEEDED = "Created Running=False Succeeded"
@@ -268,4 +268,5 @@ async def test_many_jobs(offline: Lab) -> None:
 async def _state(lab: Lab) -> tuple[object, ...]:
     """The identities of a job's pods and services, and its status with all its times."""
     made = sorted(item["metadata"]["uid"] for item in (*await lab.pod_list(), *await lab.service_list()))
-    return made, (await lab.job())["status"]
+    status = (await lab.job())["status"]
+    return made, {**status, "replicaStatuses": counts(status)}

@@ -20,6 +20,7 @@ SETTINGS = ("elastic-tfjob-operator", "ConfigMap", "kubeflow")
 KEEP = {"helm.sh/resource-policy": "keep"}
 # The chart's flag for what kustomize has as a component.
 FLAGS = {
+    "kueue-growth": "kueueGrowth.enabled",
     "learning": "learning.enabled",
     "loans": "loans.enabled",
     "prometheus": "prometheus.enabled",

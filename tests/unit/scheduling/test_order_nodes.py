@@ -108,8 +108,13 @@ def test_orders_change_no_other_decision(sizes: list[tuple[int, int, int, bool]]
 @pytest.mark.parametrize(("until_s", "ordered"), [(0.0, True), (400.0, False)])
 def test_a_job_whose_growth_did_not_pay_orders_nothing(profile: str, until_s: float, ordered: bool) -> None:
     """Until it may try again; the nodes would come and go without a replica."""
-    on = {"PS": ("n",), "Worker": ("n",)}
-    small = job("a", workers(4, 1, 8, gpus=0, cpus=1), servers(1), on=on, memory={"kips.until_s": until_s})
+    small = job(
+        "a",
+        workers(4, 1, 8, gpus=0, cpus=1),
+        servers(1),
+        on={"PS": ("n",), "Worker": ("n",)},
+        memory={"kips.until_s": until_s},
+    )
     rules = ClusterRules(OrderRules())
     found = Snapshot(100.0, {"n": node("n", cpus=2)}, {"a": small}, cluster_rules=rules)
     made = schedule(found, build(profile, parse_profile(profile, {"lend": "none"})))
