@@ -82,7 +82,7 @@ class Informer(Generic[T]):
         name: str = "",
     ) -> None:
         self._api = api
-        self._path = path
+        self.path = path
         self._parse = parse
         self._changed = changed
         self._touched = touched or _ignore
@@ -173,7 +173,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> str:
         """Replace all entries by a fresh list. Returns the resource version of the list."""
-        version = await self._read_list(self._path, self._params, lambda: self)
+        version = await self._read_list(self.path, self._params, lambda: self)
         if not self.synced.is_set():
             log.info("synced", resource=self.resource, objects=len(self))
             self.synced.set()
@@ -221,7 +221,7 @@ class Informer(Generic[T]):
         while True:
             begun = time.monotonic()
             try:
-                async for event in self._api.watch(self._path, version=version, accept=self._accept, **self._params):
+                async for event in self._api.watch(self.path, version=version, accept=self._accept, **self._params):
                     backoff_s = 0.0
                     version = self._apply(event) or version
                 cause = "ended"

@@ -44,7 +44,8 @@ class KueueCaches:
         self, api: ApiClient, *, namespace: str, touched: Callable[[Key], None], wake: Callable[[], None]
     ) -> None:
         self._api = api
-        place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        cluster = f"/apis/{_GROUP}"
+        place = f"{cluster}/namespaces/{quote(namespace, safe='')}" if namespace else cluster
 
         def changed(_: Key) -> None:
             wake()
@@ -53,34 +54,25 @@ class KueueCaches:
             if key[1]:  # Workloads of other frameworks change often, and start no round
                 touched(key)
 
-        self.workloads = Informer(
-            api, f"/apis/{_GROUP}{place}/workloads", Workload.parse, lambda _: None, touched=of_job
-        )
-        self.local_queues = Informer(
-            api, f"/apis/{_GROUP}{place}/localqueues", LocalQueue.parse, lambda _: None, touched=changed
-        )
-        self.queues = Informer(api, f"/apis/{_GROUP}/clusterqueues", Queue.parse, lambda _: None, touched=changed)
-        self.cohorts = Informer(api, f"/apis/{_GROUP}/cohorts", Cohort.parse, lambda _: None, touched=changed)
-        self._paths = [
-            f"/apis/{_GROUP}{place}/workloads",
-            f"/apis/{_GROUP}{place}/localqueues",
-            f"/apis/{_GROUP}/clusterqueues",
-            f"/apis/{_GROUP}/cohorts",
-        ]
+        self.workloads = Informer(api, f"{place}/workloads", Workload.parse, lambda _: None, touched=of_job)
+        self.local_queues = Informer(api, f"{place}/localqueues", LocalQueue.parse, lambda _: None, touched=changed)
+        self.queues = Informer(api, f"{cluster}/clusterqueues", Queue.parse, lambda _: None, touched=changed)
+        self.cohorts = Informer(api, f"{cluster}/cohorts", Cohort.parse, lambda _: None, touched=changed)
+        self._all = self.workloads, self.local_queues, self.queues, self.cohorts
         self.started = False
         self.problem = ""
 
     @property
     def synced(self) -> bool:
         """Whether all objects have been read."""
-        return all(each.synced.is_set() for each in (self.workloads, self.local_queues, self.queues, self.cohorts))
+        return all(each.synced.is_set() for each in self._all)
 
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to read Kueue's objects, if the operator may, and wait until they have been read: jobs that have grown
         would shrink before. Sets `problem` if it may not; then it may be called again."""
         try:
-            for path in self._paths:
-                await self._api.get(path, limit="1")
+            for informer in self._all:
+                await self._api.get(informer.path, limit="1")
         except NotFound:
             self.problem = f"the API server does not serve {_GROUP}: Kueue v0.19 or newer is not installed"
             return
@@ -88,11 +80,11 @@ class KueueCaches:
             self.problem = f"{error.message or error.reason} (manifests/components/kueue-growth has the rights)"
             return
         self.problem, self.started = "", True
-        for informer in (self.workloads, self.local_queues, self.queues, self.cohorts):
+        for informer in self._all:
             group.create_task(unending(informer.run), name=f"kueue-{informer.resource}")
         try:
             async with asyncio.timeout(_SYNC_S):
-                for informer in (self.workloads, self.local_queues, self.queues, self.cohorts):
+                for informer in self._all:
                     await informer.synced.wait()
         except TimeoutError:
             log.warning("Kueue's objects have not been read in time", waited_s=_SYNC_S)

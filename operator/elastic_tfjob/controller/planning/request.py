@@ -69,6 +69,11 @@ class JobRequest:
         most = min(most, self.admitted.get(name, count) if self.queue else MAX_REPLICAS)
         return min(least, most), most
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether the job could use more quota of Kueue than it has."""
+        return any(self.most_wanted(name) > self.bounds(name)[1] for name in self.declared)
+
     def most_wanted(self, name: str) -> int:
         """The maximum replicas of a type that the job may have if quota is free."""
         count = self.spec.tf_replica_specs[name].count

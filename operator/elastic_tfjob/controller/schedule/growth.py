@@ -173,11 +173,7 @@ class QuotaGrowth:
         if (left_s := self._wished_at + _WISH_S - now) > 0:
             return left_s
         self._wished_at = now
-        more = {
-            f"{key[0]}/{key[1]}": request
-            for key, request in growing.items()
-            if any(request.most_wanted(name) > request.bounds(name)[1] for name in request.declared)
-        }
+        more = {f"{key[0]}/{key[1]}": request for key, request in growing.items() if request.may_grow}
         try:
             self._wishes = await asyncio.to_thread(wishes, snapshot, profile, more)
         except Exception as error:  # the plan itself did not fail, so jobs go on without growth
@@ -272,7 +268,7 @@ class QuotaGrowth:
             request = view.request
             if view.source is None or request is None or not (request.queue and view.job is not None):
                 continue
-            if any(request.most_wanted(name) > request.bounds(name)[1] for name in request.declared):
+            if request.may_grow:
                 message = f"Growth within the Kueue quota is not possible: {self._kueue.problem}"
                 self._recorder.record(view.source, Event("Warning", "GrowthRefused", message))
 
