@@ -35,10 +35,6 @@ class GivenUpNodes:
         self._enough_since_s: float | None = None
         self._tried_s = -inf
 
-    def clear(self) -> None:
-        """Forget all: the configuration has changed."""
-        self.__init__()  # type: ignore[misc]
-
     def names(self, nodes: Collection[str], times: CompactionTimes, now_s: float) -> frozenset[str]:
         """The nodes, of the present ones, that are given up now."""
         for name, since_s in list(self._since_s.items()):

@@ -390,6 +390,17 @@ class Round:
         self._set(job, placed, reason, cause=cause)
         return True
 
+    def savepoint(self) -> Callable[[], None]:
+        """A function that undoes everything since now. It copies the changes so far, so that a step which knows the few
+        jobs that it changes should call `undo`."""
+        mark, before, nodes, given_up = self.room.mark(), dict(self.changes), self.nodes, set(self.given_up)
+
+        def back() -> None:
+            self.undo(mark, {key: before.get(key) for key in (*self.changes, *before)})  # in an order that is certain
+            self.nodes, self.given_up = nodes, given_up
+
+        return back
+
     def undo(self, mark: int, before: Mapping[str, Assignment | None]) -> None:
         """Undo everything since the FreeCapacity was at `mark`; `before` has the previous targets of the jobs changed
         since then."""

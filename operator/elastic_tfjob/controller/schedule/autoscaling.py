@@ -61,7 +61,7 @@ class Autoscaling:
     def clear(self) -> None:
         """Forgets what failed and what was given up: the configuration has changed."""
         self._unfilled = UnfilledOrders()
-        self._given_up.clear()
+        self._given_up = GivenUpNodes()
 
     def begin(self, configuration: Configuration, foreign: Collection[ForeignPod]) -> tuple[ClusterRules, NodeMarks]:
         """The rules of a round, and what it knows of nodes. Notes the orders that no autoscaler has filled in time."""
@@ -107,10 +107,10 @@ class Autoscaling:
         self, configuration: Configuration, foreign: Collection[ForeignPod], now_s: float
     ) -> tuple[CompactionRules | None, NodeMarks]:
         settings = configuration.autoscaling.compact
-        held = {pod.node for pod in foreign if pod.holds_node}
         matching = {node.name: node for node in self._nodes if selects(settings.nodes, node.labels)}
         if not matching:
             return None, NO_MARKS
+        held = {pod.node for pod in foreign if pod.holds_node}
         times = settings.times
         given_up = self._given_up.names(matching, times, now_s)
         leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}

@@ -9,6 +9,7 @@ nodes that stay.
 from collections.abc import Iterator, Mapping
 
 from elastic_tfjob.scheduling.reasons import Reason
+from elastic_tfjob.scheduling.room import replicas_per_node
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Placement
 from elastic_tfjob.scheduling.steps.order_nodes import has_failed, lacks, without_room
@@ -29,7 +30,7 @@ def give_up_node(round_: Round) -> None:
     spare = len(autoscaled) - rules.headroom
     if spare <= 0:
         return
-    nodes, mark, before = round_.nodes, round_.room.mark(), dict(round_.changes)
+    undo = round_.savepoint()
     if round_.rules.adjusts_cpu:
         _give_back_lent_cpu(round_)
     kept = _room_for_declared_sizes(round_)
@@ -42,8 +43,7 @@ def give_up_node(round_: Round) -> None:
         elif not any(_empty(round_, name, on[name]) for name in _by_cost(round_, autoscaled, on)):
             kept = None
     if kept is None:
-        round_.nodes = nodes
-        round_.undo(mark, {key: before.get(key) for key in round_.changes.keys() | before.keys()})
+        undo()
         return
     for job, placement in kept:
         round_.room.give(job.spec, placement)
@@ -74,10 +74,9 @@ def _jobs_by_node(round_: Round) -> dict[str, dict[str, Counts]]:
     found: dict[str, dict[str, Counts]] = {}
     for job in round_.snapshot.jobs.values():
         for placement in {id(each): each for each in (job.placement, round_.placement(job))}.values():
-            for type_, names in placement.items():
-                for name in names:
-                    there = found.setdefault(name, {}).setdefault(job.key, {})
-                    found[name][job.key] = {**there, type_: names.count(name)}
+            for type_, name, n in replicas_per_node(placement):
+                of_job = found.setdefault(name, {})
+                of_job[job.key] = {**of_job.get(job.key, {}), type_: n}
     return found
 
 
@@ -135,8 +134,8 @@ def _moving(job: Job, there: Counts) -> dict[str, int]:
 def _empty(round_: Round, name: str, there: Mapping[str, Counts]) -> bool:
     """Give a node up; False, and nothing has changed, if its replicas find no room elsewhere. Where they need it, other
     jobs give up growth, the largest first."""
-    nodes, mark, given_up, before = round_.nodes, round_.room.mark(), set(round_.given_up), dict(round_.changes)
-    round_.set_given_up({*given_up, name})
+    undo = round_.savepoint()
+    round_.set_given_up({*round_.given_up, name})
     growth = sorted(
         (job for job in round_.running_in_order() if job.key not in there and _has_growth(round_, job)),
         key=lambda job: sum(max(0, n) for n in _surplus(job).values()),
@@ -146,8 +145,7 @@ def _empty(round_: Round, name: str, there: Mapping[str, Counts]) -> bool:
         left = {type_: n - (there[job.key].get(type_, 0) - m) for type_, n, m in _sizes(job, there[job.key])}
         while not round_.set_size(job, left, why, "compact", leaves=frozenset((name,))):
             if not growth:
-                round_.nodes, round_.given_up = nodes, given_up
-                round_.undo(mark, {key: before.get(key) for key in round_.changes.keys() | before.keys()})
+                undo()
                 return False
             donor = growth.pop()
             fewer = {type_: n - max(0, _surplus(donor).get(type_, 0)) for type_, n in donor.counts.items()}

@@ -7,7 +7,6 @@ allow no fewer replicas, if there is no time to move.
 """
 
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Final, Literal
 
 from elastic_tfjob.scheduling.plan import Assignment, Cause
@@ -16,7 +15,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement, Snapshot
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest
 
-__all__ = ["LAST_CHANCE_S", "Outcome", "leave", "next_chance_s", "outcome_of", "seconds_left"]
+__all__ = ["LAST_CHANCE_S", "Outcome", "leave", "next_chance_s", "outcome_of", "seconds_left", "set_fewer"]
 
 LAST_CHANCE_S: Final = 30.0
 """A job that can only save does so this many seconds before its node is gone: until then there may be room
@@ -83,14 +82,14 @@ def _leave(round_: Round, job: Job, wanted: Counts, lost: Collection[str], left_
 
 def _elsewhere(round_: Round, job: Job, wanted: Counts, why: Reason, cause: Cause) -> bool:
     """Whether the job gets the largest size, up to the one wanted, that has room without the lost nodes."""
+    return round_.set_size(job, wanted, why, cause) or set_fewer(round_, job, wanted, why, cause)
 
-    def fits(reason: Reason, counts: Counts) -> bool:
-        return round_.set_size(job, counts, reason, cause)
 
-    if fits(why, wanted):
-        return True
+def set_fewer(round_: Round, job: Job, wanted: Counts, why: Reason, cause: Cause) -> bool:
+    """Give a job that may be resized the largest size below this one that has room; whether there is one."""
+    why = added(why, fewer=True)
     sizes = Downward(job, wanted)
-    return job.spec.resizable and largest(round_, job, sizes, partial(fits, added(why, fewer=True))) >= 0
+    return job.spec.resizable and largest(round_, job, sizes, lambda n: round_.set_size(job, n, why, cause)) >= 0
 
 
 def _without(job: Job, lost: Collection[str]) -> Placement | None:

@@ -7,8 +7,9 @@ the new nodes are there. Growth beyond the declared size orders nothing.
 
 from collections.abc import Iterator
 
+from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, OrderRules
+from elastic_tfjob.scheduling.snapshot import Counts, Job, OrderRules, counts_of
 
 __all__ = ["has_failed", "lacks", "order_nodes", "without_room"]
 
@@ -87,13 +88,13 @@ def lacks(round_: Round, job: Job) -> Counts:
     found no room elsewhere."""
     rules = round_.snapshot.cluster_rules.orders
     size = job.spec.minimum if rules is not None and rules.size == "smallest" else job.spec.declared
-    held = {type_: sum(name in round_.nodes for name in names) for type_, names in round_.placement(job).items()}
-    return {type_: n - held.get(type_, 0) for type_, n in size.items() if n > held.get(type_, 0)}
+    there = {t: tuple(name for name in names if name in round_.nodes) for t, names in round_.placement(job).items()}
+    return lacking(there, size)
 
 
 def _allowed(round_: Round, job: Job, more: Counts) -> bool:
     """Whether the job's team may have these replicas, too."""
     if round_.quota is None:
         return True
-    held = {type_: len(names) for type_, names in round_.placement(job).items()}
+    held = counts_of(round_.placement(job))
     return round_.quota.allows(job, {type_: held.get(type_, 0) + more.get(type_, 0) for type_ in {**held, **more}})

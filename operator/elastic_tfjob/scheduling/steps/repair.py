@@ -1,18 +1,16 @@
 """Running jobs that have lost nodes, or CPU that the profile does not adjust, whatever the profile."""
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.profile import Step
-from elastic_tfjob.scheduling.reasons import Reason, added
+from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.room import lost_nodes
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot, counts_of
-from elastic_tfjob.scheduling.steps.leave import leave, seconds_left
+from elastic_tfjob.scheduling.steps.leave import leave, seconds_left, set_fewer
 from elastic_tfjob.scheduling.steps.requested_size import requested_size, size_reason
-from elastic_tfjob.scheduling.steps.sizes import Downward, largest
 
 __all__ = ["sharing"]
 
@@ -98,14 +96,9 @@ def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
     why, cause = repair_reason(job, round_.snapshot.nodes)
     if round_.set_size(job, wanted, why, cause):
         return True
-    if job.spec.resizable and lost_nodes(job.placement, round_.snapshot.nodes):
-        fewer = added(why, fewer=True)
-        largest(round_, job, Downward(job, wanted), partial(_repaired, round_, job, fewer, cause))
+    if lost_nodes(job.placement, round_.snapshot.nodes):
+        set_fewer(round_, job, wanted, why, cause)
     return False
-
-
-def _repaired(round_: Round, job: Job, why: Reason, cause: Cause, counts: Counts) -> bool:
-    return round_.set_size(job, counts, why, cause)
 
 
 def repair_reason(job: Job, nodes: Mapping[str, Node]) -> tuple[Reason, Cause]:

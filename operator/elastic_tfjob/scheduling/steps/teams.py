@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby
 from typing import Final, Literal
 
-from elastic_tfjob.scheduling.plan import Assignment, TeamShare
+from elastic_tfjob.scheduling.plan import TeamShare
 from elastic_tfjob.scheduling.queue import Entry
 from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
@@ -307,19 +307,15 @@ class Teams:
         """Stop jobs of other teams, the lowest priority and latest start first, until `attempt` succeeds; all or
         nothing."""
         round_ = self._round
-        mark, before = round_.room.mark(), dict[str, Assignment | None]()
+        undo = round_.savepoint()
         mine = self.rules.team(job)
         others = (other for other in round_.running_in_order() if self.rules.team(other) != mine)
         for other in sorted(others, key=lambda other: (other.spec.priority, -other.since_s, -other.spec.sequence)):
             if round_.placement(other) != other.placement or not self.improves(other, {}, job):
                 continue
-            had = round_.changes.get(other.key)
-            if not round_.stop(other, why):
-                continue
-            before[other.key] = had
-            if attempt():
+            if round_.stop(other, why) and attempt():
                 return True
-        round_.undo(mark, before)
+        undo()
         return False
 
     def in_share_order(self, jobs: Iterable[tuple[Entry, Job]], attempt: Callable[[Job, bool], bool]) -> None:

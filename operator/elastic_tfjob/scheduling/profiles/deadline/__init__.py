@@ -83,14 +83,14 @@ class DeadlineParameters(DeadlineSettings):
             for job_case in deadline_round.cases
             if job_case.booking is not None or job_case.probe
         ]
-        mark, before, refusals = round_.room.mark(), dict(round_.changes), dict(round_.refusals)
+        undo, refusals = round_.savepoint(), dict(round_.refusals)
         carry_out(deadline_round)
         if raises is None or not any(
             lacking(round_.placement(job_case.job), wanted) and raises.came_before(job_case)
             for job_case, wanted in promised
         ):
             return
-        round_.undo(mark, {key: before.get(key) for key in round_.changes})
+        undo()
         round_.refusals = refusals
         raises.withdraw_all()
         deadline_round = DeadlineRound(round_, self)

@@ -167,7 +167,7 @@ def carry_out(deadline_round: DeadlineRound) -> None:
     rest = SpareCapacity(deadline_round)
     rest.share()
     for k in range(TRIES):
-        mark, before = round_.room.mark(), dict(round_.changes)
+        undo, first = round_.savepoint(), not round_.changes
         # Most jobs keep their resources.
         others = [n for n, job_case in enumerate(cases) if job_case.changes and not job_case.kept]
         whys: dict[str, Why] = {cases[n].job.key: cases[n].why for n in others}
@@ -177,13 +177,13 @@ def carry_out(deadline_round: DeadlineRound) -> None:
         )
         short = {
             n: counts
-            for n in (others if not before else range(len(cases)))
+            for n in (others if first else range(len(cases)))
             if (job_case := cases[n]).row and not job_case.kept
             if (counts := counts_of(round_.placement(job_case.job))) != job_case.wanted
         }
         if not short or k == TRIES - 1:
             break
-        round_.undo(mark, {key: before.get(key) for key in round_.changes})
+        undo()
         round_.refusals = dict(refusals)
         for job_case, base in zip(cases, bases, strict=True):
             job_case.row = base
