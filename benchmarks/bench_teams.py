@@ -2,14 +2,16 @@
 
 The jobs are those of mix_workload.py, without deadlines and loans, on ten nodes of 16 CPUs; ten minutes are between two
 checkpoints. The teams have the same weight. `uneven`: `large` submits 70 % of the jobs that come one by one, `small`
-30 %, and `bursts` those that come eight at a time. `full`: each team submits a third, and twice what the cluster has.
+30 %, and `bursts` those that come eight at a time. `full`: each team submits a third, four times as fast as the cluster
+works at declared sizes, so that all teams ask for their part for hours.
 
 - static, declared: each team has a third of the cluster to itself, and its jobs their declared sizes;
 - static, elastic: the same under `elastic`, so that jobs also grow;
 - no teams: `elastic` as it is;
 - shares by stops: jobs have their declared sizes, and jobs of teams above their share are stopped for others, as Kueue
   does with a cohort;
-- shares by shrinking: `elastic` with teams.
+- shares by shrinking: `elastic` with teams;
+- shrinking and stops: the same with `reclaim: stop`.
 
 The slowdown of a team is its mean completion time over that of `static, declared`, and in brackets over that of
 `static, elastic` (sharing incentive). A loser is a job that takes over 3 % longer than with `static, declared`. Choices
@@ -43,27 +45,28 @@ from elastic_tfjob.simulation.workload import WorkloadJob
 from mix_workload import CORES, NODES, Mix, workload
 from result_table import result_table
 
-LOADS: Final = {"uneven": 0.9, "full": 2.0}
+LOADS: Final = {"uneven": (0.9, 45), "full": (4.0, 250)}
+"""The load and the number of jobs."""
 TEAMS: Final = ("large", "small", "bursts")
-JOBS: Final = 45
 COSTS: Final = Costs(rescale_s=1.0, migrate_s=1.0, boot_cpu_s=12.0, checkpoint_interval_s=600.0)
 PACED: Final[Mapping[str, Any]] = {"lend": "none", "cooldown_s": 60.0, "interval_s": 60.0}
 """As bench_elastic_mix.py."""
 MARGIN: Final = 0.03
-DECLARED, STATIC, NO_TEAMS, STOPS, SHRINKS = ROWS = (
+DECLARED, STATIC, NO_TEAMS, STOPS, SHRINKS, BOTH = ROWS = (
     "static, declared",
     "static, elastic",
     "no teams",
     "shares by stops",
     "shares by shrinking",
+    "shrinking and stops",
 )
 
 
-def jobs_of(load: str, jobs: int, seed: int) -> list[WorkloadJob]:
+def jobs_of(load: str, seed: int) -> list[WorkloadJob]:
     """The jobs of all teams."""
     rng = random.Random(f"teams-{seed}")
     found = []
-    drawn = workload(Mix(LOADS[load], jobs), seed)
+    drawn = workload(Mix(*LOADS[load]), seed)
     at_once = Counter(job.submit_s for job in drawn)
     for job in drawn:
         if load == "full":
@@ -94,9 +97,8 @@ def run(row: str, jobs: Sequence[WorkloadJob], seed: int) -> list[RunResult]:
         part = static_part(nodes, 1 / len(TEAMS))
         by_team = [[job for job in jobs if job.key.startswith(f"{team}/")] for team in TEAMS]
         return [simulated(each, part, seed, None, rules) for each in by_team]
-    if row == STOPS:
-        return [simulated([declared(job) for job in jobs], nodes, seed, {"reclaim": "stop"}, rules)]
-    return [simulated(jobs, nodes, seed, {} if row == SHRINKS else None, rules)]
+    teams = {NO_TEAMS: None, SHRINKS: {}}.get(row, {"reclaim": "stop"})
+    return [simulated([declared(job) for job in jobs] if row == STOPS else jobs, nodes, seed, teams, rules)]
 
 
 def figures(
@@ -190,17 +192,16 @@ def table(found: Sequence[Mapping[str, Any]]) -> Any:
 @click.command()
 @click.option("--seeds", default="11-13", show_default=True, help="The first and the last.")
 @click.option("--loads", default=",".join(LOADS), show_default=True)
-@click.option("--jobs", default=JOBS, show_default=True)
 @click.option("--rows", default="/".join(ROWS), show_default=True, help="The static ones are always run.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/teams.json"))
-def main(*, seeds: str, loads: str, jobs: int, rows: str, output: Path) -> None:
+def main(*, seeds: str, loads: str, rows: str, output: Path) -> None:
     first, _, last = seeds.partition("-")
     todo = [(load, seed) for load in loads.split(",") for seed in range(int(first), int(last or first) + 1)]
     found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for load, seed in bar.track(todo, description="runs"):
-            work = jobs_of(load, jobs, seed)
+            work = jobs_of(load, seed)
             by_row: dict[str, dict[str, JobRecord]] = {}
             for row in dict.fromkeys((DECLARED, STATIC, *rows.split("/"))):
                 outcomes = run(row, work, seed)

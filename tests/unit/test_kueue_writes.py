@@ -10,12 +10,15 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound
+from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
+from elastic_tfjob.controller.kube.workloads import growth_workload
 from elastic_tfjob.controller.model.job import Key, TFJob
+from elastic_tfjob.controller.model.kueue import Workload
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import parse_configuration
+from elastic_tfjob.controller.planning.growth import Create, QueuedJob
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.controller.schedule.growth import QuotaGrowth
@@ -76,13 +79,17 @@ class Server:
             "cohorts": [],
         }
         self.writes: list[tuple[str, str]] = []
+        self.reads = 0
         self.refuses: ApiError | None = None
         self.unreadable: ApiError | None = None
 
-    async def get(self, path: str, **_: Any) -> dict[str, Any]:
+    async def get(self, path: str, labelSelector: str = "", **_: Any) -> dict[str, Any]:
         if self.unreadable is not None:
             raise self.unreadable
-        return {"items": self.lists[path.rpartition("/")[2]], "metadata": {"resourceVersion": "50"}}
+        self.reads += 1
+        found = self.lists[path.rpartition("/")[2]]
+        items = [each for each in found if not labelSelector or labelSelector in each["metadata"].get("labels", {})]
+        return {"items": items, "metadata": {"resourceVersion": "50"}}
 
     async def watch(self, path: str, **_: Any) -> AsyncIterator[dict[str, Any]]:
         await asyncio.Event().wait()
@@ -225,8 +232,25 @@ async def test_without_kueue_or_the_rights_jobs_are_told(loop: Loop, error: ApiE
     assert loop.server.writes == [], "it looks again in a minute"
 
 
-async def test_without_growth_nothing_is_read(loop: Loop) -> None:
-    loop.server.unreadable = Invalid("GET", 403, "Forbidden", "must not be read")
+async def test_without_growth_nothing_is_read_once_it_is_known_that_none_is_left(loop: Loop) -> None:
+    loop.server.unreadable = Unavailable("GET", 503, "Unavailable", "not now")
     await loop.growth.follow(OFF, loop.group)
+    loop.growth._look_at = 0.0
+    loop.server.unreadable = None
+    for _ in range(3):
+        await loop.growth.follow(OFF, loop.group)
+    assert loop.server.reads == 1
     assert not loop.growth.concerned
     assert loop.growth.admitted(loop.job) == {}
+
+
+async def test_growth_from_before_a_restart_is_returned_where_the_configuration_has_none_now(loop: Loop) -> None:
+    create = Create(QueuedJob(loop.job.key, loop.job.uid, "q", "grows"), Workload.parse(base()), "Worker", "j-growth-0")
+    made = growth_workload(create, loop.job)
+    loop.server.lists["workloads"].append(await loop.server.post("", made))
+    loop.server.writes.clear()
+    await loop.round(OFF, workers=3)
+    assert loop.growth.admitted(loop.job) == {"PS": 1, "Worker": 2}
+    assert loop.server.writes == []
+    await loop.round(OFF, workers=2)
+    assert loop.server.writes == [("delete", "j-growth-0")]

@@ -227,6 +227,7 @@ class Operator:
             history=lambda: self._memory.history,
             missing=self._not_read,
             teams=lambda: self._scheduler.teams.teams if self._leads else {},
+            given_up=lambda: self._scheduler.autoscaling.given_up if self._leads else (),
         )
 
     def _not_read(self) -> str:

@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import admitting
 from elastic_tfjob.scheduling.shared_cpu import time_in_turn, usable_cpu
 from elastic_tfjob.scheduling.snapshot import (
+    LEAD_S,
     PS,
     WORKER,
     Counts,
@@ -83,6 +84,7 @@ class Forecast:
 
 
 UNKNOWN = Forecast()
+NO_ORDERS: Final[Mapping[str, Counts]] = {}
 
 
 def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] | None = None) -> Prediction:
@@ -208,13 +210,21 @@ class Forecasts(Mapping[str, Forecast]):
     `changed` has the targets of the plan; `order` the waiting jobs in order. The start of a waiting job follows from
     totals: in order, each job starts as soon as free resources, with those of jobs that end, hold its minimum (list
     scheduling without backfill, Graham, 1969). So the forecast start is too late if later jobs may start first, and too
-    early if the free resources are scattered over nodes.
+    early if the free resources are scattered over nodes. A waiting job that orders nodes starts when these usually
+    come; `orders` has the orders by job.
     """
 
-    def __init__(self, snapshot: Snapshot, changed: Changed, order: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        changed: Changed,
+        order: Callable[[], Iterable[str]],
+        orders: Mapping[str, Counts] = NO_ORDERS,
+    ) -> None:
         self._snapshot = snapshot
         self._changed = changed
         self._order = order
+        self._orders = orders
         self._known: dict[str, Forecast] = {}
         self._waiting: dict[str, Forecast] | None = None
 
@@ -285,6 +295,9 @@ class Forecasts(Mapping[str, Forecast]):
             job = snapshot.jobs[key]
             if (given := self._changed(key)) is not None and given[0]:
                 continue
+            if counts := self._orders.get(key):
+                yield key, self._when_nodes_come(job, counts)
+                continue
             least = job.spec.demand(job.spec.minimum)
             if not least.within(capacity):
                 yield key, Forecast(deadline_s=job.spec.deadline_s)
@@ -303,6 +316,11 @@ class Forecasts(Mapping[str, Forecast]):
             if expected.finish is not None and expected.finish.expected_s < inf:
                 heappush(ends, (expected.finish.expected_s, key, demand))
             yield key, Forecast(expected.finish, expected.deadline_s, at, expected.source)
+
+    def _when_nodes_come(self, job: Job, counts: Counts) -> Forecast:
+        now, rules = self._snapshot.now, self._snapshot.cluster_rules.orders
+        lead_s, since_s = (rules.lead_s, rules.since_s.get(job.key, now)) if rules is not None else (LEAD_S, now)
+        return forecast(job, now, counts=counts, past=self._past(job), begins_s=since_s + lead_s)
 
 
 # -- Attainable: the least size with which a job meets a deadline from now on ------------------------------------------

@@ -125,7 +125,7 @@ class Plan:
     def forecasts(self) -> Forecasts:
         """When each job of the Snapshot is expected to finish under this plan, and to start if it waits. Computed on
         demand."""
-        return Forecasts(self.snapshot, self._given, self.queue)
+        return Forecasts(self.snapshot, self._given, self.queue, self.orders)
 
     def expected_rate(self, key: str) -> Rate | None:
         """The speed that a job is expected to have after its change; None where it does not change or is stopped, or

@@ -84,17 +84,24 @@ class Pool:
     spare: int = 0
 
 
+LEAD_S: Final = 120.0
+"""Seconds until an order is filled, before any was."""
+
+
 @dataclass(frozen=True, slots=True)
 class OrderRules:
     """For which jobs an autoscaler is asked for nodes. `size`: what a job orders that has less, its declared size or
     its smallest one. `jobs`, `pods`, `cpu_millicores`: the most that all orders are for; 0: no limit. `failed`: jobs
-    whose order was not filled in time, and is not tried again yet."""
+    whose order was not filled in time, and is not tried again yet. `since_s`: since when a job waits for nodes, and
+    `lead_s`: how many seconds that usually takes."""
 
     size: Literal["declared", "smallest"] = "declared"
     jobs: int = 0
     pods: int = 0
     cpu_millicores: int = 0
     failed: frozenset[str] = frozenset()
+    since_s: Mapping[str, float] = field(default_factory=dict)
+    lead_s: float = LEAD_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Remembers orders of nodes that no autoscaler has filled, or that their job did not use. Pure.
+"""Remembers orders of nodes that no autoscaler has filled, or that their job did not use, and how long nodes take to
+come. Pure.
 
 A job whose order has waited too long orders nothing for a while, longer each time: its nodes may not exist, and other
 jobs can order meanwhile. The same holds for a running job that orders again without having grown since nodes came: the
@@ -6,14 +7,20 @@ profile leaves it at its size, and each node would come and go. The operator and
 rounds. It is lost with the process; then the wait begins anew.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 from typing import Final, Literal
+
+from elastic_tfjob.scheduling.snapshot import LEAD_S
 
 __all__ = ["LONGEST_RETRY_S", "FailedOrder", "UnfilledOrders"]
 
 LONGEST_RETRY_S: Final = 1800.0
+_LEADS: Final = 20
+"""The number of filled orders whose times are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,19 @@ class UnfilledOrders:
         """By job that orders, the replicas that it holds."""
         self._filled: dict[str, int] = {}
         """By job whose order was filled, the replicas that it held then."""
+        self._leads = deque[float](maxlen=_LEADS)
+        self._since: dict[str, float] = {}
+        """By job that waits for nodes, since when."""
+
+    @property
+    def lead_s(self) -> float:
+        """How long an order takes to be filled: the median of the last ones."""
+        return median(self._leads) if self._leads else LEAD_S
+
+    @property
+    def since_s(self) -> Mapping[str, float]:
+        """By job that waited for nodes when this last looked, since when."""
+        return self._since
 
     def failed(self, now_s: float) -> frozenset[str]:
         """The jobs that order nothing at the moment."""
@@ -58,6 +78,8 @@ class UnfilledOrders:
         """Notes what became of the orders, and returns those that have failed now. `waiting`: since when a job waits
         for the first of its nodes that is not there; `filled`: jobs whose orders have nodes. `held`: the replicas that
         a job has; None: it does not exist, and is forgotten. So is a job whose whole order is filled."""
+        self._leads += (now_s - at_s for key, at_s in self._since.items() if key in filled and key not in waiting)
+        self._since = dict(waiting)
         failed: dict[str, FailedOrder] = {}
         for key, since_s in waiting.items():
             known = self._pauses.get(key)

@@ -57,8 +57,9 @@ class Scaling:
         if self._pods_exist:
             return snapshot
         order = self.settings.order
-        failed = self._unfilled.failed(now)
-        orders = OrderRules(order.size, order.jobs, order.pods, round(order.cpu * 1000), failed) if self.asks else None
+        known = self._unfilled
+        limits = order.size, order.jobs, order.pods, round(order.cpu * 1000)
+        orders = OrderRules(*limits, known.failed(now), known.since_s, known.lead_s) if self.asks else None
         if (times := self._times) is None:
             rules, nodes = ClusterRules(orders), None
         else:

@@ -160,8 +160,12 @@ def test_a_forecast_is_what_was_stored_and_judged() -> None:
 def test_nodes_show_what_is_held_lent_and_used() -> None:
     pods = [build.pod("a", "n1"), build.pod("b", "n1", cpu="1", index=1), build.pod("c", "gone")]
     nodes = [build.node("n2", unschedulable=True), build.node("n1")]
-    found = node_rows(nodes, pods, [build.foreign("f", "n1")], lambda _, kind: {"worker": 1000}.get(kind), None)
+    requested = {"worker": 1000}
+    found = node_rows(
+        nodes, pods, [build.foreign("f", "n1")], lambda _, kind: requested.get(kind), None, given_up={"n1"}
+    )
     first, second = found
+    assert (first.given_up, second.given_up) == (True, False)
     assert (first.name, first.cpu, first.held, first.lent, first.others, first.free) == (
         "n1",
         4000,

@@ -120,3 +120,16 @@ def test_a_job_whose_growth_did_not_pay_orders_nothing(profile: str, until_s: fl
     made = schedule(found, build(profile, parse_profile(profile, {"lend": "none"})))
     assert (made.orders == {"a": {"Worker": 3}}) == ordered
     assert bool(made.orders) == ordered
+
+
+def test_a_job_that_orders_nodes_starts_when_they_usually_come() -> None:
+    known = {"steps": 1000.0, "duration": 500.0}
+    waiting_ = [cpu_job("a", 3, deadline=2000.0, **known), cpu_job("b", 3, at=1, **known)]
+    found = plan([], waiting_, since_s={"a": 70.0}, lead_s=80.0).forecasts
+    assert (found["a"].start_s, found["b"].start_s) == (150, 180)
+    assert found["a"].finish is not None
+    assert found["a"].finish.expected_s == 650
+    assert found["a"].meets
+    assert plan([], waiting_).forecasts["a"].finish is None, "no autoscaler"
+    late = plan([], waiting_, since_s={"a": 0.0}, lead_s=80.0).forecasts
+    assert late["a"].start_s == 100, "a start is never in the past"

@@ -56,6 +56,21 @@ def test_a_job_that_did_not_grow_on_new_nodes_asks_for_none_for_a_while(after: i
     assert memory.failed(100 + 1800) == frozenset()
 
 
+def test_the_time_until_nodes_come_is_the_median_of_the_last_orders() -> None:
+    memory = UnfilledOrders()
+    assert memory.lead_s == 120, "nothing is known yet"
+    for k, took_s in enumerate((60, 300, 70)):
+        at_s = 1000 * k
+        follow(memory, at_s, waits_since=at_s)
+        assert memory.since_s == {"a": at_s}
+        follow(memory, at_s + took_s, filled=True)
+        follow(memory, at_s + took_s + 1, filled=True)
+    assert memory.lead_s == 70
+    follow(memory, 5000, waits_since=4000)
+    follow(memory, 5001)
+    assert memory.lead_s == 70, "an order that was withdrawn says nothing"
+
+
 def test_a_waiting_job_may_ask_again_at_once() -> None:
     """Others took the nodes that it ordered."""
     memory = UnfilledOrders()

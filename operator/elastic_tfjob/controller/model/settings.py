@@ -227,9 +227,9 @@ class OrderSettings(_Model):
     def _quantity(cls, text: str) -> str:
         return _amounts({"cpu": text})["cpu"]
 
-    def rules(self, failed: frozenset[str]) -> OrderRules:
-        """The rules of a round; `failed` as for OrderRules."""
-        return OrderRules(self.size, self.jobs, self.pods, millicores(self.cpu), failed)
+    def rules(self, failed: frozenset[str], since_s: Mapping[str, float], lead_s: float) -> OrderRules:
+        """The rules of a round; the arguments as for OrderRules."""
+        return OrderRules(self.size, self.jobs, self.pods, millicores(self.cpu), failed, since_s, lead_s)
 
 
 def _selector(text: str) -> str:

@@ -245,7 +245,8 @@ _HEADERS: Final = {
 class Source:
     """The operator's objects in memory. `missing` says in words what has not been read yet (empty: nothing). `reports`
     is None while this replica does not poll pods. `history` has the lessons from finished jobs that this replica
-    knows; `teams`: those of the last plan, none while this replica does not plan."""
+    knows; `teams` and `given_up` (nodes that jobs leave) are those of the last plan, none while this replica does
+    not plan."""
 
     jobs: Cache[TFJob]
     pods: Cache[Pod]
@@ -257,6 +258,7 @@ class Source:
     history: Callable[[], History]
     missing: Callable[[], str]
     teams: Callable[[], Mapping[str, TeamShare]] = dict
+    given_up: Callable[[], Collection[str]] = tuple
 
     def taken(self, now: datetime) -> ClusterCopy:
         """A copy of all objects at this moment."""
@@ -480,7 +482,9 @@ class QueryServer:
                 await self._index.rows()  # updates the requests in templates
                 source = self._source
                 parts = list(source.nodes), list(source.pods), list(source.foreign)
-                found = await asyncio.to_thread(node_rows, *parts, self._index.requested, source.reports())
+                given_up = frozenset(source.given_up())
+                known = self._index.requested, source.reports()
+                found = await asyncio.to_thread(node_rows, *parts, *known, given_up=given_up)
                 self._nodes = time.monotonic(), found
         return openapi.NodeList(
             items=tuple(found[listing.offset : listing.offset + listing.limit]),

@@ -55,6 +55,8 @@ class Autoscaling:
         self._wake = wake
         self._unfilled = UnfilledOrders()
         self._given_up = GivenUpNodes()
+        self.given_up: Collection[str] = ()
+        """The nodes that jobs leave, as of the last round."""
         self._bound: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,7 +90,7 @@ class Autoscaling:
             if (job := self._jobs.one((namespace, job_name))) is not None:
                 self._recorder.record(job, failure_event(each, waits, name, timeout_s))
         self._wake_in(self._unfilled.next_s(since, now_s, timeout_s) - now_s)
-        return settings.rules(self._unfilled.failed(now_s))
+        return settings.rules(self._unfilled.failed(now_s), since, self._unfilled.lead_s)
 
     def _has_labelled_node(self) -> bool:
         return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
@@ -109,19 +111,19 @@ class Autoscaling:
         settings = configuration.autoscaling.compact
         matching = {node.name: node for node in self._nodes if selects(settings.nodes, node.labels)}
         if not matching:
+            _measure_nodes(())
+            self.given_up = ()
             return None, NO_MARKS
         held = {pod.node for pod in foreign if pod.holds_node}
         times = settings.times
-        given_up = self._given_up.names(matching, times, now_s)
+        given_up = self.given_up = self._given_up.names(matching, times, now_s)
         leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}
         prices = {name: price for name, node in matching.items() if (price := settings.price(node.labels))}
         marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up, prices)
-        states = Counter(
+        _measure_nodes(
             "draining" if node.draining else "given up" if name in given_up else "used"
             for name, node in matching.items()
         )
-        for state in ("used", "given up", "draining"):
-            metrics.AUTOSCALED_NODES.labels(state).set(states[state])
         self._wake_in(self._given_up.next_s(times, now_s))
         return self._given_up.rules(times, now_s), marks
 
@@ -145,3 +147,9 @@ class Autoscaling:
                 return
             self._timer.cancel()
         self._timer = loop.call_later(after_s + _LATER_S, self._wake)
+
+
+def _measure_nodes(states: Iterable[str]) -> None:
+    count = Counter(states)
+    for state in ("used", "given up", "draining"):
+        metrics.AUTOSCALED_NODES.labels(state).set(count[state])

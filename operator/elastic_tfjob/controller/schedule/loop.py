@@ -138,7 +138,7 @@ class Scheduler:
         self._entries: dict[Key, JobEntry] = {}
         self._manages_jobs = False
         self._failures = ReservationFailures()
-        self._autoscaling = Autoscaling(
+        self.autoscaling: Final = Autoscaling(
             jobs,
             self._nodes,
             recorder,
@@ -221,7 +221,7 @@ class Scheduler:
         self._reset()
         self._failures.clear()
         self._health.reset()
-        self._autoscaling.clear()
+        self.autoscaling.clear()
         self._wake.set()
 
     def _reset(self) -> None:
@@ -477,7 +477,7 @@ class Scheduler:
         foreign = [pod for pod in self._foreign if pod.uid not in own]
         nodes = {node.name: node for node in sorted(self._loans.usable(), key=lambda node: node.name)}
         cluster = self._loans.cluster(configuration, foreign, self._pods, self._views())
-        cluster_rules, marks = self._autoscaling.begin(configuration, foreign)
+        cluster_rules, marks = self.autoscaling.begin(configuration, foreign)
         leaving = self._notices.leaving
         epoch, now = self._epoch, time.monotonic()
         jobs = {
@@ -526,7 +526,7 @@ class Scheduler:
             self._wake.set()
         self._snapshot, self._plan_made = planned.snapshot, planned.plan
         self._loans.decided(cluster, planned.lent, planned.plan.loans)
-        self._autoscaling.decided(planned.plan)
+        self.autoscaling.decided(planned.plan)
         failed |= {jobs[name][0]: error for name, error in planned.failed.items()}
         for key, error in failed.items():
             self._quarantine(key, error)

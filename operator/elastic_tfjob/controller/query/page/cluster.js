@@ -80,7 +80,8 @@ export function Cluster() {
       ${answer && !rows.length ? html`<${Empty}>The cluster has no nodes.<//>` : null}
       <ul class="nodes">${rows.map(row => html`<li key=${row.name}>
         <span class="name">${row.name}${row.ready ? null : html` <em class="bad">not ready</em>`}${
-          row.draining ? html` <em title=${row.draining}>draining${row.gone_at ? `, gone ${when(row.gone_at)}` : ""}</em>` : row.cordoned ? html` <em>cordoned</em>` : null}<${Pool} row=${row} /></span>
+          row.draining ? html` <em title=${row.draining}>draining${row.gone_at ? `, gone ${when(row.gone_at)}` : ""}</em>` : row.cordoned ? html` <em>cordoned</em>`
+            : row.given_up ? html` <em title="jobs leave it, so that an autoscaler removes it">given up</em>` : null}<${Pool} row=${row} /></span>
         <${Bar} row=${row} />
         <span class="numbers">${cores(row.held)} / ${cores(row.cpu)} cores · ${row.replicas} ${row.replicas === 1 ? "replica" : "replicas"}</span>
       </li>`)}</ul></div>

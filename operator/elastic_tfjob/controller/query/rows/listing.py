@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -216,6 +216,7 @@ class NodeRow:
     cordoned: Annotated[bool, "whether the node gets no more pods: it is cordoned or being drained"]
     draining: Annotated[str, "taint that says the node will be removed; empty: none"]
     gone_at: Annotated[str | None, "time at which its pods end, RFC 3339; null: not drained, or no time is known"]
+    given_up: Annotated[bool, "whether jobs leave it, so that an autoscaler removes it; only the leader knows"]
     spot: Annotated[bool, "whether its owner may take it away at any time"]
     cpu: Annotated[int, "CPU that pods may request"]
     held: Annotated[int, "CPU that replicas of TFJobs request, including borrowed CPU"]
@@ -239,9 +240,12 @@ def node_rows(
     foreign: Iterable[ForeignPod],
     requested: Callable[[Key, str], int | None],
     reports: Callable[[Key], Mapping[str, Report]] | None,
+    *,
+    given_up: Collection[str] = (),
 ) -> list[NodeRow]:
     """The nodes, sorted by name. `requested`: millicores requested in the template of a job's replica type (lower
-    case); None: unknown. `reports`: reports by pod name; None: pods are not polled."""
+    case); None: unknown. `reports`: reports by pod name; None: pods are not polled. `given_up`: nodes that jobs
+    leave."""
     held, lent, others, used = (defaultdict[str, int](int) for _ in range(4))
     replicas, jobs = defaultdict[str, int](int), defaultdict[str, set[Key]](set)
     known: set[str] = set()
@@ -267,6 +271,7 @@ def node_rows(
             cordoned=node.cordoned,
             draining=node.draining,
             gone_at=None if (at := node.gone_s()) is None else format_time(datetime.fromtimestamp(at, UTC)),
+            given_up=node.name in given_up,
             spot=node.spot,
             cpu=node.allocatable.cpu_millicores,
             held=held[node.name],

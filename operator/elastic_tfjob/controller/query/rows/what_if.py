@@ -141,7 +141,11 @@ def _note(job: CoreJob, fate: Fate, until_s: float | None) -> str:
         return f"its speed is unknown: it has not reported one{hint}; alternatives: {needs}"
     if until_s is not None:
         return f"it has not ended by {at_time(until_s)}, where the forecast was cut short"
-    return "it never gets the resources that it needs" if not job.placement else "it is stopped and never resumed"
+    return (
+        "it does not get the resources that it needs on the present nodes"
+        if not job.placement
+        else "it is stopped and never resumed"
+    )
 
 
 def at_time(at_s: float | None) -> str | None:
