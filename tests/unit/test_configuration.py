@@ -66,7 +66,7 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
         ("autoscaling: {order: {cpu: '-5'}}", ("autoscaling.order.cpu", "is not a quantity")),
         ("autoscaling: {draining: a}", ("autoscaling.draining",)),
         ("autoscaling: {draining: {a: 0}}", ("autoscaling.draining", "greater than or equal to 1")),
-        ("autoscaling: {spot: {a b: c}}", ("autoscaling.spot", "'a b' is not the key of a label")),
+        ("autoscaling: {spot: a b=c}", ("autoscaling.spot", "'a b=c' is not a label")),
         (
             "profiles: {kips: {cooldown: 1}}",
             ("kips.cooldown is not known (found 1). Parameters of kips: ", "cooldown_s"),

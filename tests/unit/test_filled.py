@@ -131,7 +131,7 @@ def stories() -> Iterator[core.Snapshot]:
         history=History().learned("ns", "j", Lesson("done", 900.0)),
         lending=lent[1],
     )
-    spot = replace(node("n3"), labels={"karpenter.sh/capacity-type": "spot"}).configured({}, {})
+    spot = replace(node("n3"), labels={"karpenter.sh/capacity-type": "spot"}).configured({}, "")
     soon = node("n4", taints=[{"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"}])
     prepared = state(1, 1, prepare_s=12.0)
     yield assemble(

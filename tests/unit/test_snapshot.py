@@ -552,7 +552,7 @@ def test_a_deleted_node_that_a_finalizer_keeps_is_drained() -> None:
     raw["metadata"] |= {"deletionTimestamp": "2026-11-29T00:00:00Z", "finalizers": ["karpenter.sh/termination"]}
     found = KubeNode.parse(raw)
     assert (found.usable, found.cordoned, found.draining) == (False, True, "deletionTimestamp")
-    assert found.configured({}, {}) == found
+    assert found.configured({}, "") == found
     raw["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
     assert KubeNode.parse(raw).draining == "karpenter.sh/disrupted"
 
@@ -571,9 +571,9 @@ def test_other_taints_cordon_no_node(taint: dict[str, str]) -> None:
 
 def test_the_configuration_names_more_taints_that_drain_a_node() -> None:
     found = node("n1", taints=[{"key": "example.com/maintenance", "effect": "NoSchedule"}])
-    drained = found.configured({"example.com/maintenance": 600}, {})
+    drained = found.configured({"example.com/maintenance": 600}, "")
     assert (drained.cordoned, drained.draining, drained.notice_s) == (True, "example.com/maintenance", 600)
-    assert drained.configured({}, {}) == found
+    assert drained.configured({}, "") == found
 
 
 def test_a_replica_whose_move_was_refused_is_moved_again() -> None:

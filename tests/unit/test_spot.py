@@ -70,9 +70,9 @@ def test_the_table_names_every_sign() -> None:
 
 
 def test_the_configuration_changes_notices_and_adds_signs() -> None:
-    changed = drained("karpenter.sh/disrupted").configured({"karpenter.sh/disrupted": 60}, {})
+    changed = drained("karpenter.sh/disrupted").configured({"karpenter.sh/disrupted": 60}, "")
     assert changed.notice_s == 60
-    added = drained("example.com/maintenance").configured({"example.com/maintenance": None}, {})
+    added = drained("example.com/maintenance").configured({"example.com/maintenance": None}, "")
     assert (added.cordoned, added.notice_s, added.gone_s(AT_S)) == (True, None, None)
 
 
@@ -95,8 +95,8 @@ def test_spot_nodes_are_known_by_the_labels_of_the_clouds(label: tuple[str, str]
 
 def test_spot_nodes_are_known_by_all_labels_that_the_configuration_names() -> None:
     found = KubeNode.parse(raw_node("n1", labels={"pool": "cheap", "zone": "a"}))
-    assert found.configured({}, {"pool": "cheap", "zone": "a"}).spot
-    assert not found.configured({}, {"pool": "cheap", "zone": "b"}).spot
+    assert found.configured({}, "pool=cheap, zone=a").spot
+    assert not found.configured({}, "pool=cheap, zone=b").spot
 
 
 @pytest.mark.parametrize(

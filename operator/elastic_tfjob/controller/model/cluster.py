@@ -233,7 +233,7 @@ class KubeNode:
             loan=NodeLoan.of(annotations),
             tainted=tainted(taints),
         )
-        return found.configured({}, {})
+        return found.configured({}, "")
 
     @property
     def key(self) -> Key:
@@ -255,11 +255,11 @@ class KubeNode:
         known = [at for at in (self.draining_since_s, seen_s) if at is not None]
         return min(known) + self.notice_s if self.draining and self.notice_s is not None and known else None
 
-    def configured(self, draining: Mapping[str, float | None], spot: Mapping[str, str]) -> "KubeNode":
+    def configured(self, draining: Mapping[str, float | None], spot: str) -> "KubeNode":
         """The node if taints with the keys of `draining`, too, say that it will be removed, after so many seconds
-        (None: no limit is known), and if nodes with all labels of `spot`, too, may be taken away at any time."""
-        cheap = not SPOT_LABELS.isdisjoint(self.labels.items())
-        cheap = cheap or (bool(spot) and spot.items() <= self.labels.items())
+        (None: no limit is known), and if nodes that the selector `spot` matches, too, may be taken away at any
+        time."""
+        cheap = not SPOT_LABELS.isdisjoint(self.labels.items()) or selects(spot, self.labels)
         sign = self.draining
         notice_s: float | None = _SHUTDOWN_S
         if sign != SHUTTING_DOWN:
@@ -271,6 +271,12 @@ class KubeNode:
             notice_s = None if waits else signs.get(sign)
         found = replace(self, draining=sign, notice_s=notice_s, spot=cheap)
         return self if found == self else found
+
+
+def selects(selector: str, labels: Mapping[str, str]) -> bool:
+    """Whether labels match a selector, `KEY` or `KEY=VALUE` separated by commas; an empty one matches nothing."""
+    parts = [part.strip().partition("=") for part in selector.split(",") if part.strip()]
+    return bool(parts) and all(key in labels and (not equals or labels[key] == value) for key, equals, value in parts)
 
 
 _SINCE: Final = re.compile(r"[0-9]{9,10}")

@@ -29,7 +29,7 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.api.scenario import wrong_places
 from elastic_tfjob.api.words import did_you_mean
-from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME
+from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME, selects
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
 from elastic_tfjob.scheduling.given_up import CompactionTimes
@@ -193,15 +193,7 @@ def _taint_key(key: str) -> str:
     return key
 
 
-def _label_key(key: str) -> str:
-    if not _TAINT_KEY.fullmatch(key):
-        raise ValueError(f"{describe(key)} is not the key of a label such as karpenter.sh/capacity-type")
-    return key
-
-
 TaintKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_taint_key)]
-LabelKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_label_key)]
-LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 PoolName = Annotated[str, AfterValidator(_pool_name)]
 
 
@@ -241,12 +233,6 @@ def _selector(text: str) -> str:
 
 Selector = Annotated[str, Field(max_length=1000), AfterValidator(_selector)]
 Price = Annotated[float, Field(gt=0, le=1e6)]
-
-
-def selects(selector: str, labels: Mapping[str, str]) -> bool:
-    """Whether labels match a selector, `KEY` or `KEY=VALUE` separated by commas; an empty one matches nothing."""
-    parts = [part.strip().partition("=") for part in selector.split(",") if part.strip()]
-    return bool(parts) and all(key in labels and (not equals or labels[key] == value) for key, equals, value in parts)
 
 
 class CompactSettings(_Model):
@@ -292,11 +278,10 @@ class AutoscalingSettings(_Model):
         "the node's pods (null: no limit is known), besides those of Karpenter, the cluster autoscaler and the notices "
         "of AWS, GKE and AKS, whose seconds it may change; jobs leave such a node as a cordoned one",
     )
-    spot: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict,
-        max_length=8,
-        description="nodes with all these labels may be taken away at any time, besides the spot nodes of Karpenter, "
-        "AWS, GKE and AKS; leaders and parameter servers prefer other nodes",
+    spot: Selector = Field(
+        "",
+        description="labels of nodes that may be taken away at any time, written as for compact.nodes, besides the "
+        "spot nodes of Karpenter, AWS, GKE and AKS; leaders and parameter servers prefer other nodes",
     )
 
 

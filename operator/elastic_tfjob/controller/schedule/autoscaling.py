@@ -10,10 +10,10 @@ from typing import Final
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode
+from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode, selects
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
-from elastic_tfjob.controller.model.settings import Configuration, selects
+from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.node_orders import failure_event, filled_orders, waiting_orders
 from elastic_tfjob.controller.planning.round import NO_MARKS, NodeMarks
