@@ -98,10 +98,12 @@ class QuotaGrowth:
         self._timer: asyncio.TimerHandle | None = None
 
     async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
-        """Begins to read Kueue's objects once the configuration needs them. If they cannot be read, jobs have their
-        declared sizes; that is logged, and tried again."""
+        """Begins to read Kueue's objects once the configuration needs them, or a job has what an earlier one gave it.
+        If they cannot be read, jobs have their declared sizes; that is logged, and tried again."""
         now, self._grows = time.monotonic(), configuration.kueue.growth != "none"
-        if not self._grows or self._kueue.started or now - self._tried_at < _RETRY_S:
+        if self._kueue.started or now - self._tried_at < _RETRY_S:
+            return
+        if not self._grows and not any(job.queue and GROWTH_ANNOTATION in job.annotations for job in self._jobs):
             return
         self._tried_at, before = now, self._kueue.problem
         await self._kueue.start(group)
