@@ -14,7 +14,8 @@ import pytest
 
 from conformance.manifest import tfjob
 from harness import karpenter, kwok
-from harness.api import CORE, NODES, Api, Object, events, pods, tfjobs
+from harness.api import CORE, NODES, Api, Object, events, tfjobs
+from harness.api import pods as pods_in
 from harness.controlplane import ControlPlane
 from harness.operators import install, service_account
 
@@ -42,10 +43,16 @@ def job(name: str, cpu: str = "1", workers: int = 2, **annotations: str) -> Obje
 
 @contextlib.asynccontextmanager
 async def cluster(
-    plane: ControlPlane, folder: Path, *, profile: str = "elastic", compact: str = "", **pool: Any
+    plane: ControlPlane,
+    folder: Path,
+    *,
+    profile: str = "elastic",
+    compact: str = "",
+    pods: int = 1000,
+    **pool: Any,
 ) -> AsyncIterator[Api]:
     """A control plane with Karpenter and no node, and the operator's objects under a profile. `compact`:
-    the label of the nodes that jobs leave."""
+    the label of the nodes that jobs leave; `pods`: most placeholders."""
     await asyncio.to_thread(install, "ours", plane.kubeconfig)
     await asyncio.to_thread(service_account, "ours", plane.kubeconfig)  # makes the namespace, too
     with (
@@ -61,7 +68,7 @@ async def cluster(
                 profiles={profile: {"lend": "none"}},
                 rescale=TIMES,
                 autoscaling={
-                    "order": {"timeout_s": 40, "retry_s": 600},
+                    "order": {"timeout_s": 40, "retry_s": 600, "pods": pods},
                     "compact": {"after_s": 5, "every_s": 2, "nodes": compact},
                 },
             )
@@ -90,7 +97,7 @@ async def told(api: Api, reason: str, name: str) -> str:
 
 async def no_orders_are_left(api: Api) -> None:
     async with asyncio.timeout(_WITHIN_S):
-        while (await api.items(pods("default"), **ORDERS))[0]:
+        while (await api.items(pods_in("default"), **ORDERS))[0]:
             await asyncio.sleep(0.3)
 
 
@@ -122,12 +129,24 @@ async def test_a_job_beyond_the_limit_of_the_pool_is_told_and_others_go_on(
 
 
 @pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
-async def test_a_quota_that_refuses_placeholders_is_told(own_plane: ControlPlane, tmp_path: Path) -> None:
-    async with cluster(own_plane, tmp_path) as api, operator_with_its_rights(own_plane, tmp_path, IMAGE):
+async def test_a_quota_that_refuses_placeholders_is_told_and_others_go_on(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The refused job asks for as many nodes as all jobs may, at first."""
+    async with (
+        cluster(own_plane, tmp_path, pods=4) as api,
+        operator_with_its_rights(own_plane, tmp_path, IMAGE),
+    ):
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
         await api.create(f"{CORE}/namespaces/default/resourcequotas", quota)
         await api.create(tfjobs("default"), job("held"))
         assert "exceeded quota" in await told(api, "OrderRefused", "held")
+        await api.create(f"{CORE}/namespaces", {"metadata": {"name": "other"}})
+        await api.create(tfjobs("other"), job("small"))
+        async with asyncio.timeout(2 * _WITHIN_S):
+            while not (await api.items(NODES))[0]:
+                await asyncio.sleep(0.5)
+        assert "There is no placeholder after 40 s" in await told(api, "NodesNotComing", "held")
 
 
 @pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
@@ -196,7 +215,7 @@ async def test_a_job_starts_small_on_what_is_left_and_grows_on_the_next_node(
 @pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
 async def test_jobs_leave_a_node_and_karpenter_removes_it(own_plane: ControlPlane, tmp_path: Path) -> None:
     """Two jobs fit a node. After one of three has ended, the other two come together, and one node goes."""
-    pool = {"compact": karpenter.NODE_POOL_LABEL, "consolidate": "0s", "node_cpu": "8"}
+    pool: dict[str, Any] = {"compact": karpenter.NODE_POOL_LABEL, "consolidate": "0s", "node_cpu": "8"}
     async with cluster(own_plane, tmp_path, **pool) as api, operator_with_its_rights(own_plane, tmp_path, IMAGE):
         names = ("one", "two", "three")
         for name in names:  # not elastic, so that no CPU is lent: KWOK's pods cannot give any back

@@ -255,6 +255,23 @@ async def test_an_operator_that_is_killed_while_growth_is_evicted_leaves_no_quot
         ledger.never_beyond_quota()
 
 
+async def test_growth_that_is_turned_off_while_no_operator_runs_is_returned(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    quota = kueue.queue("grow-off", "default", cpu="6", memory="8Gi")
+    async with growing(plane, tmp_path, quota) as (api, ledger):
+        async with operator(plane, tmp_path / "first"):
+            await api.create(tfjobs("default"), queued("first", "grow-off", PS=1, Worker=2))
+            await ledger.runs("first", 6)
+            await job_is(api, "first", lambda found: "admitted" in growth_told(found))
+        await configure(api, profile="drf")
+        async with operator(plane, tmp_path / "second"):
+            await ledger.runs("first", 3)
+            await used_is(api, "grow-off", "3")
+            await job_is(api, "first", lambda found: not growth_told(found))
+        ledger.never_beyond_quota()
+
+
 @pytest.mark.parametrize("how", ["deleted", "finished", "suspended", "edited"])
 async def test_a_job_that_ends_or_changes_leaves_no_quota_behind(plane: ControlPlane, tmp_path: Path, how: str) -> None:
     name = f"grow-c-{how}"

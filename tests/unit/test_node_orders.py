@@ -88,6 +88,31 @@ def test_fewer_orders_keep_the_placeholders_that_have_a_node() -> None:
     assert (made(decision), gone(decision)) == ([], ["j-worker-0-order", "j-worker-2-order"])
 
 
+@pytest.mark.parametrize(("age_s", "replaced"), [(0, False), (59, False), (61, True), (-3600, True)])
+def test_a_placeholder_that_a_kubelet_has_evicted_is_replaced_but_not_at_once(age_s: float, replaced: bool) -> None:
+    """It asks for nothing, and the kubelet may refuse the next one, too."""
+    created = format_time(NOW - timedelta(seconds=age_s))
+    raw = {
+        "metadata": {
+            "namespace": "ns",
+            "name": "j-worker-0-order",
+            "uid": "u0",
+            "resourceVersion": "1",
+            "labels": {ORDER_LABEL: "j", f"{PREFIX}order-type": "worker"},
+            "ownerReferences": [{"uid": UID, "kind": "TFJob", "name": "j", "controller": True}],
+            "creationTimestamp": created,
+        },
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Failed", "reason": "Evicted"},
+    }
+    evicted: NodeOrder = NodeOrder.parse(raw)
+    assert filled_orders([evicted]) == {}
+    assert waiting_orders([replace(evicted, node="")]) == {}
+    decision = decide(waiting({"Worker": 1}), settings=SETTINGS, orders=(evicted,))
+    assert (gone(decision), made(decision)) == ((["j-worker-0-order"], ["j-worker-1-order"]) if replaced else ([], []))
+    assert replaced or decision.again_at is not None
+
+
 @pytest.mark.parametrize("why", ["no order", "suspended", "finished", "type that the spec lacks"])
 def test_placeholders_go_when_nothing_is_ordered(why: str) -> None:
     known = waiting({} if why == "no order" else {"Worker": 1})
@@ -137,17 +162,17 @@ def test_the_oldest_placeholder_without_a_node_counts() -> None:
         order(4, created="never"),
     ]
     assert waiting_orders(orders) == {"ns/j": (NOW.timestamp(), orders[1])}
-    assert filled_orders(orders) == {"ns/j"}
-    assert (waiting_orders(orders[2:]), filled_orders(orders[:2])) == ({}, set())
+    assert filled_orders(orders) == {"ns/j": (NOW.timestamp(), 1)}
+    assert (waiting_orders(orders[2:]), filled_orders(orders[:2])) == ({}, {})
 
 
 def test_a_user_is_told_why_no_node_has_come() -> None:
     waits = waiting_orders([order(0, why="0/3 nodes are available")])
-    told = failure_event(FailedOrder("not coming", 300), waits, "ns/j", 900)
+    told = failure_event(FailedOrder("not coming", 300), "ns/j", 900, waits, {})
     assert (told.type, told.reason) == ("Warning", "NodesNotComing")
     assert told.message == (
         "No node has come for j-worker-0-order in 900 s; asks again in 300 s: 0/3 nodes are available"
     )
-    told = failure_event(FailedOrder("not used", 1800), {}, "ns/j", 900)
+    told = failure_event(FailedOrder("not used", 1800), "ns/j", 900, {}, {})
     assert (told.type, told.reason) == ("Normal", "NodesNotUsed")
     assert told.message == "Nodes came, and the profile left the job at its size; asks again in 1800 s"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from elastic_tfjob.controller.schedule.team_metrics import MAX_NAMED, OTHERS, TeamMetrics, limited
+from elastic_tfjob.controller.schedule.team_metrics import MAX_COUNTED, MAX_NAMED, OTHERS, TeamMetrics, limited
 from elastic_tfjob.scheduling.plan import Plan, TeamShare
 from elastic_tfjob.scheduling.snapshot import Snapshot
 
@@ -46,3 +46,14 @@ def test_many_teams_are_few_time_series() -> None:
     assert found[OTHERS].waiting == 50
     assert found[OTHERS].taken == {"stop": 50}
     assert sum(each.share for each in found.values()) == pytest.approx(sum(each.share for each in teams.values()))
+
+
+def test_namespaces_that_come_and_go_leave_few_counters() -> None:
+    """Whoever may create namespaces could fill the memory of the operator and of Prometheus."""
+    found = TeamMetrics()
+    for k in range(MAX_COUNTED + 20):
+        found.note(planned({f"run-{k}": TeamShare(0.0, 0.5, 1, below=True, taken={"shrink": 1})}))
+    samples = [each for family in REGISTRY.collect() for each in family.samples if each.name.endswith("_total")]
+    named = {team for each in samples if (team := each.labels.get("team", "")).startswith("run-")}
+    assert len(named) == MAX_COUNTED
+    assert value("reclaimed_replicas_total", team=OTHERS, how="shrink") == 20

@@ -78,7 +78,8 @@ class UnfilledOrders:
         """Notes what became of the orders, and returns those that have failed now. `waiting`: since when a job waits
         for the first of its nodes that is not there; `filled`: jobs whose orders have nodes. `held`: the replicas that
         a job has; None: it does not exist, and is forgotten. So is a job whose whole order is filled."""
-        self._leads += (now_s - at_s for key, at_s in self._since.items() if key in filled and key not in waiting)
+        came = (now_s - at_s for key, at_s in self._since.items() if key in filled and key not in waiting)
+        self._leads += (lead_s for lead_s in came if lead_s < timeout_s)
         self._since = dict(waiting)
         failed: dict[str, FailedOrder] = {}
         for key, since_s in waiting.items():

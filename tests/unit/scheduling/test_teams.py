@@ -1,5 +1,6 @@
 """Teams share the cluster by weights: what they deserve, and how the profile elastic gives it to them by shrinking."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.profiles.elastic import planned
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.shares import Ask, deserved, with_growth
-from elastic_tfjob.scheduling.snapshot import ClusterRules, Job, OrderRules, Snapshot
+from elastic_tfjob.scheduling.snapshot import ClusterRules, Job, JobSpec, OrderRules, Snapshot
 from harness.effort import effort
 
-from .build import job, node, workers
+from .build import job, node, servers, snapshot, workers
 from .invariants import violations
 from .test_properties import carried_out, snapshots
 
@@ -480,3 +482,24 @@ def test_bad_terms_are_refused_with_the_place_and_what_is_allowed(given_: dict[s
     with pytest.raises(ValueError, match="elastic") as error:
         parse_profile("elastic", {"teams": given_})
     assert said in str(error.value)
+
+
+def test_the_work_of_a_round_is_linear_in_the_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each namespace is a team, and whoever may create namespaces could slow down the rounds of all."""
+    calls = Counter[str]()
+    scope, is_planned = JobSpec.scope, planned
+
+    def counted(what: str, value: Any) -> Any:
+        calls[what] += 1
+        return value
+
+    monkeypatch.setattr(JobSpec, "scope", property(lambda spec: counted("scope", scope.fget(spec))))  # type: ignore[attr-defined]
+    monkeypatch.setattr(f"{is_planned.__module__}.planned", lambda job, now: counted("planned", is_planned(job, now)))
+    n = 300
+    waiting = [
+        job(f"ns{k}/j", workers(1 + k % 7, 1, 8, gpus=0, cpus=1 + k % 13 / 10), servers(1), at=float(k))
+        for k in range(n)
+    ]
+    found = snapshot([node("n", cpus=16)], waiting, 1000.0)
+    assert schedule(found, build("elastic", parse_profile("elastic", {"lend": "none", "teams": {}}))).changes
+    assert max(calls.values()) < 60 * n, calls

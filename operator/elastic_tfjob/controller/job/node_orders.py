@@ -16,7 +16,13 @@ from elastic_tfjob.controller.job import inject
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Create, DeleteOwned
 from elastic_tfjob.controller.job.pods import owner_reference, render_pod
-from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL, ORDER_PRIORITY_CLASS, ORDER_TYPE_LABEL
+from elastic_tfjob.controller.model.owned_objects import (
+    ORDER_LABEL,
+    ORDER_PRIORITY_CLASS,
+    ORDER_TYPE_LABEL,
+    NodeOrder,
+)
+from elastic_tfjob.controller.model.status import moment_of
 
 __all__ = ["ORDER", "advance_orders"]
 
@@ -25,6 +31,9 @@ ORDER: Final = "Order"
 
 # Placeholders that one pass creates, as for pods.
 _CREATED_AT_ONCE: Final = 200
+# Seconds from the creation of a placeholder until another one replaces it, if it has ended: a kubelet that refuses each
+# one ends it at once.
+_REPLACED_S: Final = 60.0
 _PAUSE: Final = ["python", "-c", "import signal; signal.pause()"]
 _END: Final = ["python", "-c", ""]
 # What of a template decides where its pods may run, and what they request.
@@ -40,10 +49,10 @@ def advance_orders(ctx: ReconcileContext) -> None:
     missing: dict[str, int] = dict(wanted)
     names: set[str] = set()
     # Bound ones stay first: their nodes are there.
-    for order in sorted(ctx.orders, key=lambda each: (not each.node, each.name)):
+    for order in sorted(ctx.orders, key=lambda each: (each.ended, not each.node, each.name)):
         names.add(order.name)
         name = spelling.get(order.replica_type, "")
-        if order.terminating or not missing.get(name):
+        if order.terminating or not missing.get(name) or _is_to_be_replaced(ctx, order):
             if not order.terminating:
                 ctx.actions.append(DeleteOwned(ORDER, order.name, order.uid))
             continue
@@ -61,6 +70,16 @@ def advance_orders(ctx: ReconcileContext) -> None:
         ctx.event(
             "Normal", "NodesOrdered", f"Asks an autoscaler for nodes: no room for {counts_in_words(dict(wanted))}"
         )
+
+
+def _is_to_be_replaced(ctx: ReconcileContext, order: NodeOrder) -> bool:
+    """Whether a placeholder has ended, and is old enough to be replaced."""
+    created = moment_of(order.created)
+    left_s = _REPLACED_S - (ctx.now - created).total_seconds() if created is not None else 0.0
+    if order.ended and 0 < left_s <= _REPLACED_S:
+        ctx.look_again(left_s)
+        return False
+    return order.ended
 
 
 def _names(job: str, name: str) -> Iterator[str]:

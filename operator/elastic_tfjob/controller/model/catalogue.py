@@ -205,8 +205,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "NodesNotComing": Meaning(
         "Warning",
         "TFJob",
-        "No node has come for a placeholder within `autoscaling.order.timeout_s`. The message says when the job asks "
-        "again, and why kube-scheduler finds no node.",
+        "No node has come for a placeholder within `autoscaling.order.timeout_s`, the job could not use those that "
+        "came, or there is no placeholder. The message says when the job asks again, and why kube-scheduler finds no "
+        "node.",
     ),
     # Node loans
     "NodeLent": Meaning(

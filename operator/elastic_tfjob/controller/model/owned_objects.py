@@ -91,7 +91,8 @@ ORDER_PRIORITY_CLASS: Final = "elastic-tfjob-order"
 @dataclass(frozen=True, slots=True)
 class NodeOrder:
     """A placeholder pod, by which a job asks an autoscaler for a node. `node`: where it is bound; empty: nowhere yet.
-    `created`: RFC 3339. `why`: kube-scheduler's message while it is not bound."""
+    `created`: RFC 3339. `why`: kube-scheduler's message while it is not bound. `ended`: a kubelet has evicted or
+    refused it, so that it asks for nothing and holds no node."""
 
     namespace: str
     name: str
@@ -104,6 +105,7 @@ class NodeOrder:
     created: str
     terminating: bool
     why: str
+    ended: bool = False
 
     @classmethod
     @readable
@@ -121,6 +123,7 @@ class NodeOrder:
             created=short_word(metadata.get("creationTimestamp")),
             terminating="deletionTimestamp" in metadata,
             why=cut(str(conditions[0].get("message") or ""), MAX_TEXT) if conditions else "",
+            ended=status.get("phase") in ("Failed", "Succeeded"),
         )
 
     @property

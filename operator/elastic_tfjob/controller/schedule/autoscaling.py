@@ -26,11 +26,15 @@ __all__ = ["Autoscaling"]
 
 # Added to a timer, so that the time has passed for certain when it fires.
 _LATER_S: Final = 0.1
+# Seconds that a job may order nodes without a placeholder: they are refused, or somebody deletes them. Until then it
+# uses up what all jobs may order.
+_WITHOUT_S: Final = 120.0
 
 
 class Autoscaling:
     """The orders and the nodes given up, between two rounds. `present`: whether the cluster serves an autoscaler's API.
-    `held`: the replicas that a job, by its name in the Snapshot, has; None: it does not exist.
+    `held`: the replicas that a job, by its name in the Snapshot, has; None: it does not exist. Times are of the
+    monotonic clock, so that nothing waits for ever after the other one was set back.
     An operator of one namespace (`partial`) sees a part of what is free, so that it does neither."""
 
     def __init__(
@@ -58,6 +62,8 @@ class Autoscaling:
         self.given_up: Collection[str] = ()
         """The nodes that jobs leave, as of the last round."""
         self._bound: set[str] = set()
+        self._asks_since: dict[str, float] = {}
+        """By job that orders, since when it has no placeholder, or when the last round found one."""
         self._timer: asyncio.TimerHandle | None = None
 
     def clear(self) -> None:
@@ -69,28 +75,48 @@ class Autoscaling:
         """The rules of a round, and what it knows of nodes. Notes the orders that no autoscaler has filled in time."""
         if self._partial:
             return NO_RULES, NO_MARKS
-        now_s = time.time()
+        now_s = time.monotonic()
         orders = self._ordering(configuration, now_s)
         compaction, marks = self._compaction(configuration, foreign, now_s)
         return ClusterRules(orders, compaction), marks
 
     def _ordering(self, configuration: Configuration, now_s: float) -> OrderRules | None:
-        settings, orders = configuration.autoscaling.order, tuple(self._orders())
-        self._measure(orders, now_s)
+        settings, orders, unix_s = configuration.autoscaling.order, tuple(self._orders()), time.time()
+        self._measure(orders, unix_s)
         if settings.when == "never" or (settings.when == "auto" and not (self._present() or self._has_labelled_node())):
             return None
-        waits, timeout_s = waiting_orders(orders), settings.timeout_s
-        since = {name: at_s for name, (at_s, _) in waits.items()}
+        waits, filled, timeout_s = waiting_orders(orders), filled_orders(orders), settings.timeout_s
+        since, used = (
+            {name: now_s - max(0.0, unix_s - at_s) for name, (at_s, _) in each.items()} for each in (waits, filled)
+        )
+        unused = {
+            name
+            for name, at_s in used.items()
+            if name not in since and name in self._asks_since and now_s - at_s >= timeout_s
+        }
+        without_s = min(timeout_s, _WITHOUT_S)
+        for name in self._asks_since.keys() & {*waits, *filled}:
+            self._asks_since[name] = now_s
+        unmade = {name for name, at_s in self._asks_since.items() if now_s - at_s >= without_s}
         failed = self._unfilled.follow(
-            since, filled_orders(orders), self._held, now_s, timeout_s=timeout_s, retry_s=settings.retry_s
+            {**since, **dict.fromkeys({*unused, *unmade}, now_s - timeout_s)},
+            filled.keys() - unused,
+            self._held,
+            now_s,
+            timeout_s=timeout_s,
+            retry_s=settings.retry_s,
         )
         for name, each in failed.items():
             metrics.ORDERS_FAILED.labels(each.why).inc()
             namespace, _, job_name = name.partition("/")
             if (job := self._jobs.one((namespace, job_name))) is not None:
-                self._recorder.record(job, failure_event(each, waits, name, timeout_s))
-        self._wake_in(self._unfilled.next_s(since, now_s, timeout_s) - now_s)
-        return settings.rules(self._unfilled.failed(now_s), since, self._unfilled.lead_s)
+                event = failure_event(each, name, without_s if name in unmade else timeout_s, waits, filled)
+                self._recorder.record(job, event)
+        self._wake_in(self._unfilled.next_s({**used, **since}, now_s, timeout_s) - now_s)
+        unmade_s = (at_s + without_s - now_s for name, at_s in self._asks_since.items() if name not in unmade)
+        self._wake_in(min(unmade_s, default=None))
+        asked = {name: at_s for name, (at_s, _) in waits.items()}
+        return settings.rules(self._unfilled.failed(now_s), asked, self._unfilled.lead_s)
 
     def _has_labelled_node(self) -> bool:
         return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
@@ -110,30 +136,32 @@ class Autoscaling:
     ) -> tuple[CompactionRules | None, NodeMarks]:
         settings = configuration.autoscaling.compact
         matching = {node.name: node for node in self._nodes if selects(settings.nodes, node.labels)}
-        if not matching:
-            _measure_nodes(())
-            self.given_up = ()
-            return None, NO_MARKS
-        held = {pod.node for pod in foreign if pod.holds_node}
         times = settings.times
         given_up = self.given_up = self._given_up.names(matching, times, now_s)
-        leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}
-        prices = {name: price for name, node in matching.items() if (price := settings.price(node.labels))}
-        marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up, prices)
-        _measure_nodes(
+        states = Counter(
             "draining" if node.draining else "given up" if name in given_up else "used"
             for name, node in matching.items()
         )
+        for state in ("used", "given up", "draining"):
+            metrics.AUTOSCALED_NODES.labels(state).set(states[state])
+        if not matching:
+            return None, NO_MARKS
+        held = {pod.node for pod in foreign if pod.holds_node}
+        leave = {name for name, node in matching.items() if node.usable and not node.kept and name not in held}
+        prices = {name: price for name, node in matching.items() if (price := settings.price(node.labels))}
+        marks = NodeMarks(frozenset(leave.difference(self._given_up.kept)), given_up, prices)
         self._wake_in(self._given_up.next_s(times, now_s))
         return self._given_up.rules(times, now_s), marks
 
     def decided(self, plan: Plan) -> None:
-        """Notes the nodes that a plan gives up."""
+        """Notes the jobs that a plan lets order, and the nodes that it gives up."""
+        now_s = time.monotonic()
+        self._asks_since = {name: self._asks_since.get(name, now_s) for name in plan.orders}
         if plan.snapshot.cluster_rules.compaction is None:
             return
         before = plan.snapshot.nodes
         metrics.NODES_GIVEN_UP.inc(sum(not before[name].given_up for name in plan.given_up))
-        if self._given_up.follow(plan, time.time()):
+        if self._given_up.follow(plan, now_s):
             self._wake()
 
     def _wake_in(self, after_s: float | None) -> None:
@@ -147,9 +175,3 @@ class Autoscaling:
                 return
             self._timer.cancel()
         self._timer = loop.call_later(after_s + _LATER_S, self._wake)
-
-
-def _measure_nodes(states: Iterable[str]) -> None:
-    count = Counter(states)
-    for state in ("used", "given up", "draining"):
-        metrics.AUTOSCALED_NODES.labels(state).set(count[state])

@@ -7,10 +7,13 @@ from typing import Final
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.scheduling.plan import Plan, TeamShare
 
-__all__ = ["MAX_NAMED", "OTHERS", "TeamMetrics", "limited"]
+__all__ = ["MAX_COUNTED", "MAX_NAMED", "OTHERS", "TeamMetrics", "limited"]
 
 MAX_NAMED: Final = 100
 """Teams that have metrics of their own; the others are summed."""
+MAX_COUNTED: Final = 1000
+"""Teams that have counters of their own. A counter stays when its team goes, and namespaces may come and go for years;
+those of later teams are summed."""
 OTHERS: Final = "(others)"
 """No namespace has this name."""
 
@@ -42,6 +45,7 @@ class TeamMetrics:
     def __init__(self) -> None:
         self.teams: Mapping[str, TeamShare] = {}
         self._shown: Mapping[str, TeamShare] = {}
+        self._counted: set[str] = set()
         self._at = time.monotonic()
 
     def note(self, plan: Plan | None) -> None:
@@ -49,7 +53,7 @@ class TeamMetrics:
         now = time.monotonic()
         for name, each in self._shown.items():
             if each.below:
-                metrics.TEAM_BELOW_SHARE.labels(name).inc(now - self._at)
+                metrics.TEAM_BELOW_SHARE.labels(self._counter(name)).inc(now - self._at)
         self.teams = {} if plan is None else plan.teams
         shown = limited(self.teams)
         for name in self._shown.keys() - shown.keys():
@@ -60,5 +64,12 @@ class TeamMetrics:
             metrics.TEAM_DESERVED.labels(name).set(each.deserved)
             metrics.TEAM_WAITING.labels(name).set(each.waiting)
             for how, n in each.taken.items():
-                metrics.TEAM_RECLAIMED.labels(name, how).inc(n)
+                metrics.TEAM_RECLAIMED.labels(self._counter(name), how).inc(n)
         self._shown, self._at = shown, now
+
+    def _counter(self, team: str) -> str:
+        """The label of a team's counters."""
+        if team not in self._counted and len(self._counted) >= MAX_COUNTED:
+            return OTHERS
+        self._counted.add(team)
+        return team

@@ -238,6 +238,12 @@ def plan_team(resizing: "Resizing", teams: Teams, team: str, share: float, setti
         resizing.donors.planned = PlannedJobs(done.keys | found.keys, {**done.least, **found.least})
 
 
+def planned_teams(round_: Round, teams: Teams) -> list[str]:
+    """The teams that have jobs to plan, the one with the least share per weight first."""
+    found = {teams.rules.team(job) for job in round_.snapshot.jobs.values() if planned(job, round_.now)}
+    return [team for team in teams.in_order() if team in found] if found else []
+
+
 def raise_to_share(resizing: "Resizing") -> None:
     """Bring running jobs to their declared size while their team has less than it deserves."""
     teams, round_ = resizing.teams, resizing.round
@@ -487,13 +493,13 @@ class ElasticProfileParameters(ElasticSettings):
                 resizing.donors.planned = plan(resizing.round, settings=planning)
                 return
             shares = teams.entitled()
-            for team in teams.in_order():
+            for team in planned_teams(resizing.round, teams):
                 plan_team(resizing, teams, team, shares[team], planning)
 
         def plan_rest(resizing: Resizing) -> None:
             """Let teams use what others leave."""
             if (teams := resizing.teams) is not None and not resizing.blocked:
-                for team in teams.in_order():
+                for team in planned_teams(resizing.round, teams):
                     plan_team(resizing, teams, team, teams.rules.terms(team).limit, planning)
 
         def adjusting(step: Callable[[Resizing], None]) -> Step:

@@ -67,7 +67,8 @@ class Preemption:
         self._donors = donors
         self._known: dict[bool, tuple[list[tuple[Rank, str]], Resources]] = {}
         """By `needed`: a heap of donors, and an upper bound of what could become free."""
-        self._in_vain: list[tuple[JobSpec, bool]] = []
+        self._in_vain: dict[str, list[tuple[JobSpec, bool]]] = {}
+        """By namespace where teams share the cluster: there, jobs of another one may take from other jobs."""
         self._holdable: dict[tuple[PlacementKey, tuple[str, ...]], bool] = {}
 
     def take(self, job: Job, demand: Counts, why: Reason, attempt: Callable[[], bool], *, needed: bool) -> bool:
@@ -122,20 +123,18 @@ class Preemption:
 
     def failed(self, spec: JobSpec, *, needed: bool) -> None:
         """Store that preemption found no room for this waiting job, whatever was taken."""
-        self._in_vain.append((spec, needed))
+        self._in_vain.setdefault(self._scope(spec), []).append((spec, needed))
 
     def in_vain(self, spec: JobSpec, *, needed: bool) -> bool:
         """Whether preemption has failed for a waiting job that needs no more and may take no less than this one. What
-        could become free only shrinks while waiting jobs start, so it would fail again. Where teams share the cluster,
-        jobs of another namespace may take from other jobs."""
-        apart = self._round.quota is not None
+        could become free only shrinks while waiting jobs start, so it would fail again."""
         return any(
-            not (apart and spec.scope != failed.scope)
-            and spec.priority <= failed.priority
-            and needed <= took_needed
-            and needs_all_of(spec, failed)
-            for failed, took_needed in self._in_vain
+            spec.priority <= failed.priority and needed <= took_needed and needs_all_of(spec, failed)
+            for failed, took_needed in self._in_vain.get(self._scope(spec), ())
         )
+
+    def _scope(self, spec: JobSpec) -> str:
+        return spec.scope if self._round.quota is not None else ""
 
     def _could_hold(self, spec: JobSpec, demand: Counts) -> bool:
         """Whether some node without our jobs would hold a replica of each type."""
