@@ -215,7 +215,7 @@ async def test_a_job_starts_small_on_what_is_left_and_grows_on_the_next_node(
 @pytest.mark.parametrize("own_plane", [{"scheduler": True, "controller_manager": True}], indirect=True)
 async def test_jobs_leave_a_node_and_karpenter_removes_it(own_plane: ControlPlane, tmp_path: Path) -> None:
     """Two jobs fit a node. After one of three has ended, the other two come together, and one node goes."""
-    pool = {"compact": karpenter.NODE_POOL_LABEL, "consolidate": "0s", "node_cpu": "8"}
+    pool: dict[str, Any] = {"compact": karpenter.NODE_POOL_LABEL, "consolidate": "0s", "node_cpu": "8"}
     async with cluster(own_plane, tmp_path, **pool) as api, operator_with_its_rights(own_plane, tmp_path, IMAGE):
         names = ("one", "two", "three")
         for name in names:  # not elastic, so that no CPU is lent: KWOK's pods cannot give any back

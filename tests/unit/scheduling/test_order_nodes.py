@@ -120,3 +120,10 @@ def test_a_job_whose_growth_did_not_pay_orders_nothing(profile: str, until_s: fl
     made = schedule(found, build(profile, parse_profile(profile, {"lend": "none"})))
     assert (made.orders == {"a": {"Worker": 3}}) == ordered
     assert bool(made.orders) == ordered
+
+
+@pytest.mark.parametrize(("n", "lacks"), [(5, False), (4, True)])
+def test_a_job_that_can_never_order_keeps_no_node_of_others(n: int, lacks: bool) -> None:
+    """Jobs leave nodes only while none lacks room, so one hopeless job would keep all nodes for ever."""
+    assert plan([], [cpu_job("a", n)], pods=4).lacks_room == lacks
+    assert plan([], [cpu_job("a", n)], cpu_millicores=4000).lacks_room == lacks
