@@ -1,6 +1,7 @@
 """What the operator remembers of an autoscaler between two rounds: orders without placeholders, clocks, metrics."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -177,3 +178,11 @@ def test_an_order_whose_nodes_are_not_used_returns_them(monkeypatch: pytest.Monk
     assert rounds.pauses()
     rounds.later(301)
     assert not rounds.pauses(ASKS)
+
+
+@pytest.mark.parametrize("text", [",", "a,,b", "a,"])
+def test_a_selector_with_an_empty_part_is_refused(text: str) -> None:
+    """It would match nothing, or not what was meant, without a word."""
+    for settings in ({"nodes": text}, {"prices": {text: 1}}):
+        with pytest.raises(ValueError, match="'' is not a label; allowed: KEY or KEY=VALUE, separated by commas"):
+            parse_configuration(f"profile: kips\nautoscaling: {json.dumps({'compact': settings})}")

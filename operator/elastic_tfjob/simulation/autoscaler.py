@@ -341,6 +341,10 @@ def _fit(free: Resources, request: Resources) -> int:
 
 def check_templates(settings: Autoscaling, kinds: Sequence[JobClass]) -> None:
     """Raises ValueError for a template on which no replica fits, and for a job class whose selector no template has."""
+    for k, kind in enumerate(kinds):
+        if not any(kind.node_selector.items() <= template.labels.items() for template in settings.templates):
+            there = "; ".join(f"{template.name} has {template.labels}" for template in settings.templates[:5])
+            raise ValueError(f"mix.{k}.node_selector: no node has {kind.node_selector}; {there}")
     for k, template in enumerate(settings.templates):
         if not any(_fits(template, kind) for kind in kinds):
             sizes = ", ".join(
@@ -353,10 +357,6 @@ def check_templates(settings: Autoscaling, kinds: Sequence[JobClass]) -> None:
                 f"autoscaling.templates.{k}: no replica fits on {template.name} ({template.cpus:g} CPUs, "
                 f"{template.memory_gib:g} GiB, {template.gpus} GPUs, labels {template.labels}); replicas: {sizes}"
             )
-    for k, kind in enumerate(kinds):
-        if not any(kind.node_selector.items() <= template.labels.items() for template in settings.templates):
-            there = "; ".join(f"{template.name} has {template.labels}" for template in settings.templates[:5])
-            raise ValueError(f"mix.{k}.node_selector: no node has {kind.node_selector}; {there}")
 
 
 def _fits(template: NodeTemplate, kind: JobClass) -> bool:

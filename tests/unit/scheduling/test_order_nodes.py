@@ -133,3 +133,10 @@ def test_a_job_that_orders_nodes_starts_when_they_usually_come() -> None:
     assert plan([], waiting_).forecasts["a"].finish is None, "no autoscaler"
     late = plan([], waiting_, since_s={"a": 0.0}, lead_s=80.0).forecasts
     assert late["a"].start_s == 100, "a start is never in the past"
+
+
+@pytest.mark.parametrize(("n", "lacks"), [(5, False), (4, True)])
+def test_a_job_that_can_never_order_keeps_no_node_of_others(n: int, lacks: bool) -> None:
+    """Jobs leave nodes only while none lacks room, so one hopeless job would keep all nodes for ever."""
+    assert plan([], [cpu_job("a", n)], pods=4).lacks_room == lacks
+    assert plan([], [cpu_job("a", n)], cpu_millicores=4000).lacks_room == lacks

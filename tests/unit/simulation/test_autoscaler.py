@@ -289,6 +289,11 @@ def test_a_scenario_from_no_node(tmp_path: Path) -> None:
             ["--nodes", "1"],
             "mix.1.node_selector: no node has {'zone': 'x'}; gpu has {}",
         ),
+        (  # that no replica fits follows from it
+            {"mix": [KIND | {"node_selector": {"zone": "x"}}]},
+            ["--nodes", "1"],
+            "mix.0.node_selector: no node has {'zone': 'x'}; gpu has {}",
+        ),
         ({"nodes": [{"node": "n", "added_s": 5}]}, ["--nodes", "0"], "a cluster without nodes has none to lose"),
     ],
 )

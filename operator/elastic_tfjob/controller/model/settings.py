@@ -225,7 +225,7 @@ class OrderSettings(_Model):
 
 
 def _selector(text: str) -> str:
-    for part in filter(None, text.split(",")):
+    for part in text.split(",") if text else ():
         if not _LABEL.fullmatch(part.strip()):
             raise ValueError(f"{describe(part)} is not a label; allowed: KEY or KEY=VALUE, separated by commas")
     return text

@@ -60,10 +60,8 @@ def _order(round_: Round, rules: OrderRules, missing: list[tuple[Job, Counts]]) 
             break
         if job.key in rules.failed:
             continue
-        more_pods, more_cpu = sum(wanted.values()), job.spec.demand(wanted).cpu_millicores
-        if rules.pods and pods + more_pods > rules.pods:
-            continue
-        if rules.cpu_millicores and cpu_millicores + more_cpu > rules.cpu_millicores:
+        more_pods, more_cpu = _size(job, wanted)
+        if _exceeds(rules, pods + more_pods, cpu_millicores + more_cpu):
             continue
         pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
         round_.orders[job.key] = wanted
@@ -78,9 +76,19 @@ def without_room(round_: Round) -> Iterator[Job]:
 
 
 def has_failed(round_: Round, job: Job) -> bool:
-    """Whether no autoscaler has filled the job's last order, and it is too early for the next."""
+    """Whether no autoscaler has filled the job's last order, and it is too early for the next; or its order alone would
+    exceed a limit."""
     rules = round_.snapshot.cluster_rules.orders
-    return rules is not None and job.key in rules.failed
+    return rules is not None and (job.key in rules.failed or _exceeds(rules, *_size(job, lacks(round_, job))))
+
+
+def _size(job: Job, wanted: Counts) -> tuple[int, int]:
+    """The pods of an order, and the millicores that they request."""
+    return sum(wanted.values()), job.spec.demand(wanted).cpu_millicores
+
+
+def _exceeds(rules: OrderRules, pods: int, cpu_millicores: int) -> bool:
+    return 0 < rules.pods < pods or 0 < rules.cpu_millicores < cpu_millicores
 
 
 def lacks(round_: Round, job: Job) -> Counts:
