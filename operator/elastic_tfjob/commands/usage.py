@@ -396,20 +396,23 @@ def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
 
 
 @click.command()
-@click.option("-f", "--filename", help="File with TFJobs to check as well; - reads standard input.")
+@click.option(
+    "-f", "--filename", help="File with TFJobs, or the operator's ConfigMap, to check as well; - reads standard input."
+)
 @click.option("--offline", is_flag=True, help="Check only the file, without a cluster or kubeconfig.")
 @where
 @click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of the operator.")
 @output("json")
 def check(filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f). Nothing is
-    changed.
+    """Check the operator, its CRD, policies and configuration, your rights, the jobs' reports, and files (-f) with
+    TFJobs or the operator's ConfigMap. Nothing is changed.
 
     \b
     Examples:
       elastic-tfjob check
       elastic-tfjob check -f job.yaml -n team-a
       elastic-tfjob check -f job.yaml --offline
+      elastic-tfjob check -f kustomization/config.yaml
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
     Each line is ok, a warning (something is missing that you may not need, or you may not read it) or an error (the API
@@ -417,6 +420,10 @@ def check(filename: str | None, offline: bool, operator_namespace: str, output: 
     which stores nothing. So are one pod and one Service per replica type, as the operator would create them, so that
     the namespace's quotas, limits, Pod Security and webhooks are checked. For this you need the right to create pods
     and services.
+
+    Of the ConfigMap elastic-tfjob-operator, in the cluster and in files, errors are contents that the operator would
+    refuse. Warnings are settings without effect: those that the chosen profile does not read, and labels that no node
+    has, if you may list nodes.
 
     Some checks need a running pod and are not made: whether images can be pulled and have TensorFlow and Python, and
     whether checkpoint-dir can be written. The job's events report such problems once it starts.

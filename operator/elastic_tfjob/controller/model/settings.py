@@ -32,6 +32,7 @@ from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME, selects
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
+from elastic_tfjob.scheduling.contract import refusals
 from elastic_tfjob.scheduling.given_up import CompactionTimes
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 from elastic_tfjob.scheduling.profiles.elastic import ElasticSettings
@@ -389,9 +390,19 @@ def parse_configuration(text: str) -> Configuration:
     # A key whose values are all commented out is null in YAML.
     content = {key: value for key, value in content.items() if value is not None}
     try:
-        return Configuration.model_validate(content)
+        found = Configuration.model_validate(content)
     except ValidationError as error:
         raise ValueError(cut("; ".join(map(_short, wrong_places(error))), MAX_PROBLEMS * MAX_PROBLEM_LENGTH)) from error
+    _must_be_met(found)
+    return found
+
+
+def _must_be_met(configuration: Configuration) -> None:
+    """Raises ValueError for settings that a live cluster cannot fulfil."""
+    configured = {configuration.profile: {}, **configuration.profiles}
+    problems = [problem for name, settings in configured.items() for problem in refusals(name, settings)]
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def _short(problem: str) -> str:
