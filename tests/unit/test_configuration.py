@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from elastic_tfjob.controller.model.settings import Configuration, parse_configuration, selects
+from elastic_tfjob.controller.model.cluster import selects
+from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from harness.hostile_text import ALIASES, LONG_NUMBER, MERGE_KEYS, NO_YAML, named
 
 

@@ -7,6 +7,7 @@ the new nodes are there. Growth beyond the declared size orders nothing.
 
 from collections.abc import Iterator
 
+from elastic_tfjob.scheduling.reasons import added
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, OrderRules, counts_of
@@ -53,20 +54,24 @@ def order_nodes(round_: Round) -> None:
 
 def _order(round_: Round, rules: OrderRules, missing: list[tuple[Job, Counts]]) -> None:
     """Order within the limits of the rules. A job whose order exceeds a limit is passed over, since a smaller one may
-    fit within it."""
+    fit within it. If it waits, its reason names the limit."""
     pods = cpu_millicores = 0
     for job, wanted in missing:
-        if rules.jobs and len(round_.orders) >= rules.jobs:
-            break
         if job.key in rules.failed:
             continue
         more_pods, more_cpu = sum(wanted.values()), job.spec.demand(wanted).cpu_millicores
-        if rules.pods and pods + more_pods > rules.pods:
-            continue
-        if rules.cpu_millicores and cpu_millicores + more_cpu > rules.cpu_millicores:
-            continue
-        pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
-        round_.orders[job.key] = wanted
+        limit = ""
+        if rules.jobs and len(round_.orders) >= rules.jobs:
+            limit = "jobs"
+        elif rules.pods and pods + more_pods > rules.pods:
+            limit = "pods"
+        elif rules.cpu_millicores and cpu_millicores + more_cpu > rules.cpu_millicores:
+            limit = "cpu"
+        if not limit:
+            pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
+            round_.orders[job.key] = wanted
+        elif not job.placement and job.key not in round_.changes:
+            round_.refuse(job, added(round_.refusals.get(job.key, round_.held_back), order_limit=limit))
 
 
 def without_room(round_: Round) -> Iterator[Job]:
