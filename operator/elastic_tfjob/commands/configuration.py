@@ -1,7 +1,7 @@
 """The operator's configuration as commands read it: what is wrong in it, what in it has no effect, and whether jobs
 order nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,8 +14,9 @@ from elastic_tfjob.controller.kube.autoscaler import serves_autoscaler
 from elastic_tfjob.controller.kube.errors import ApiError, Unavailable
 from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, KubeNode, selects
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.planning.request import JobRequest
 
-__all__ = ["CONFIG_MAP", "Nodes", "about_configuration", "config_map_path", "no_orders", "parsed", "read_nodes"]
+__all__ = ["CONFIG_MAP", "Nodes", "about_configuration", "config_map_path", "no_orders", "order_hint", "read_nodes"]
 
 CONFIG_MAP: Final = LEASE_NAME
 """The name of the ConfigMap in the manifests and the chart."""
@@ -50,7 +51,7 @@ def config_map_path(namespace: str) -> str:
     return f"{path_of(namespace, 'configmaps')}/{quote(CONFIG_MAP, safe='')}"
 
 
-def parsed(raw: Mapping[str, Any]) -> Configuration:
+def _parsed(raw: Mapping[str, Any]) -> Configuration:
     """The configuration in a ConfigMap. Raises ValueError in the words of the event InvalidConfiguration."""
     data = raw.get("data")
     text = data.get(_KEY) if isinstance(data, Mapping) else None
@@ -62,7 +63,7 @@ def parsed(raw: Mapping[str, Any]) -> Configuration:
 def about_configuration(raw: Mapping[str, Any], about: str, nodes: Nodes | None) -> list[Finding]:
     """All findings about the ConfigMap. `nodes`: None where they are not known."""
     try:
-        found = parsed(raw)
+        found = _parsed(raw)
     except ValueError as error:
         do = "correct it; until then the operator keeps the last valid configuration"
         return [Finding("error", about, cut(f"{_KEY}: {error}", _PROBLEM), do)]
@@ -115,3 +116,52 @@ def no_orders(found: Configuration, known: Nodes) -> str:
     if when == "auto" and found.decides and not (known.autoscaler or labelled):
         return "no autoscaler was found (autoscaling.order.when: auto)"
     return ""
+
+
+async def order_hint(at: Cluster, namespace: str, request: JobRequest) -> str:
+    """Why no node will come for a waiting job whose smallest size does not fit on the present nodes, and what helps.
+    Empty if it fits, if the job may order nodes, or if the user may not read what is needed to know."""
+    try:
+        known = await read_nodes(at)
+        if known is None or fits_empty(request, known.nodes):
+            return ""
+        found = _parsed(await at.api.once("GET", config_map_path(namespace), timeout_s=_TIMEOUT_S))
+    except (ApiError, ValueError):
+        return ""
+    why = no_orders(found, known)
+    do = "if an autoscaler can add nodes, set autoscaling.order.when: always in the operator's ConfigMap"
+    if not why and found.decides and await _serves_one_namespace(at, namespace):
+        why, do = "the operator serves one namespace (--namespace)", "add nodes, or run an operator of all namespaces"
+    return f"even its smallest size does not fit on the present nodes, and jobs order none: {why}; {do}" if why else ""
+
+
+def fits_empty(request: JobRequest, nodes: Collection[KubeNode]) -> bool:
+    """Whether the smallest size fits on these nodes while nothing else runs there. A node takes as many replicas as it
+    holds, those with the largest requests first."""
+    found = {node.name: node for node in nodes if node.usable}
+    free = {name: node.allocatable for name, node in found.items()}
+    constraints = dict(request.constraints)
+    for type_, each in sorted(request.requests.items(), key=lambda item: item[1], reverse=True):
+        least = request.bounds(type_)[0]
+        for name, node in found.items():
+            if least and each.within(free[name]) and constraints[type_].admit(node.labels, node.taints):
+                parts = zip(free[name], each, strict=True)
+                held = min((have // asked for have, asked in parts if asked > 0), default=least)
+                taken = min(least, held)
+                free[name] = free[name].minus(each.times(taken))
+                least -= taken
+        if least:
+            return False
+    return True
+
+
+async def _serves_one_namespace(at: Cluster, namespace: str) -> bool:
+    """Whether the operator's Deployment says so; False if the user may not read it."""
+    path = f"/apis/apps/v1/namespaces/{quote(namespace, safe='')}/deployments/{LEASE_NAME}"
+    try:
+        raw = await at.api.once("GET", path, timeout_s=_TIMEOUT_S)
+    except ApiError:
+        return False
+    pod = ((raw.get("spec") or {}).get("template") or {}).get("spec") or {}
+    words = [str(word) for each in pod.get("containers") or () for word in each.get("args") or ()]
+    return any(word.partition("=")[0] == "--namespace" for word in words)

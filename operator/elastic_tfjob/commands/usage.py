@@ -171,8 +171,9 @@ def jobs(
 @click.command()
 @job_argument
 @where
+@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of the operator.")
 @output("json")
-def explain(job: str, output: str | None, **cluster: Any) -> None:
+def explain(job: str, operator_namespace: str, output: str | None, **cluster: Any) -> None:
     """Explain a TFJob: its state and the reason for it, its bounds, expected end, timeline, and what you can do.
 
     \b
@@ -181,10 +182,11 @@ def explain(job: str, output: str | None, **cluster: Any) -> None:
       elastic-tfjob explain digits -o json | jq '.timeline[] | select(.kind == "rescaled")'
 
     The timeline has the last ten rescales with their reasons and pauses, and the job's events, if the API server still
-    has them and you may read them."""
+    has them and you may read them. If you may also read nodes and the operator's ConfigMap, it says why no node will
+    be added for a job that does not fit on the present ones."""
     from elastic_tfjob.commands import explain
 
-    explain.explain(job=job, output=output, **cluster)
+    explain.explain(job=job, operator_namespace=operator_namespace, output=output, **cluster)
 
 
 @click.command()
