@@ -299,7 +299,7 @@ class KueueSettings(_Model):
         ge=0,
         le=MAX_DURATION_S,
         description="seconds after which a job that is smaller than declared returns the quota, until Kueue admits it "
-        "anew; 0: never",
+        "again; 0: never",
     )
 
     @model_validator(mode="after")
