@@ -414,7 +414,7 @@ def check(filename: str | None, offline: bool, operator_namespace: str, output: 
       elastic-tfjob check
       elastic-tfjob check -f job.yaml -n team-a
       elastic-tfjob check -f job.yaml --offline
-      elastic-tfjob check -f kustomization/config.yaml
+      elastic-tfjob check -f manifests/base/configmap.yaml --offline
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
     Each line is ok, a warning (something is missing that you may not need, or you may not read it) or an error (the API
@@ -423,8 +423,8 @@ def check(filename: str | None, offline: bool, operator_namespace: str, output: 
     the namespace's quotas, limits, Pod Security and webhooks are checked. For this you need the right to create pods
     and services.
 
-    Of the ConfigMap elastic-tfjob-operator, in the cluster and in files, errors are contents that the operator would
-    refuse. Warnings are settings without effect: those that the chosen profile does not read, and labels that no node
+    The ConfigMap elastic-tfjob-operator is checked in the cluster and in files. An error is content that the operator
+    rejects; a warning is a setting without effect: one that the chosen profile does not read, or a label that no node
     has, if you may list nodes.
 
     Some checks need a running pod and are not made: whether images can be pulled and have TensorFlow and Python, and
