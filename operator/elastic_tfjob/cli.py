@@ -32,7 +32,8 @@ _USAGE: Final = "elastic_tfjob.commands.usage"
 LAZY = {
     "auto": Lazy(_USAGE, "Let the operator's profile decide the size of a TFJob again"),
     "check": Lazy(
-        _USAGE, "Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f)"
+        _USAGE,
+        "Check the operator, its CRD, policies and configuration, your rights, the jobs' reports, and files (-f)",
     ),
     "completion": Lazy("elastic_tfjob.cli", "Print a shell script that completes commands, options and job names"),
     "convert": Lazy(_USAGE, "Convert TFJobs of v1alpha1, v1alpha2, v1beta1, v1beta2 and early v1 to v1"),

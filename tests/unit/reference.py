@@ -159,15 +159,19 @@ def allowed(field: FieldInfo) -> str:
     kind = field.annotation
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(f"`{word}`" for word in typing.get_args(kind))
-    if field.is_required() and typing.get_origin(kind) is tuple:
-        return " ".join(["list of texts", *filter(None, map(bound, field.metadata))])
     words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
     text = words.get(kind, "") if isinstance(kind, type) else ""
     if not text:
-        text = "list of numbers" if isinstance(field.get_default(call_default_factory=True), tuple) else "mapping"
+        text = f"list of {_items(kind)}" if typing.get_origin(kind) is tuple else "mapping"
     strict = any(isinstance(rule, Gt) for rule in field.metadata)  # of a parameter whose class narrows another's
     rules = [rule for rule in field.metadata if not (strict and isinstance(rule, Ge))]
     return " ".join([text, *filter(None, map(bound, rules))])
+
+
+def _items(kind: Any) -> str:
+    """What a list has: of an annotated type the type."""
+    (item, *_) = typing.get_args(kind)
+    return "texts" if str in (item, *typing.get_args(item)) else "numbers"
 
 
 def bound(rule: Any) -> str:
@@ -192,7 +196,9 @@ def default(field: FieldInfo) -> Any:
     found = field.get_default(call_default_factory=True)
     if isinstance(found, bool):
         return str(found).lower()
-    return {} if isinstance(found, BaseModel) else found
+    if isinstance(found, tuple):
+        return list(found)
+    return {} if isinstance(found, BaseModel) else "null" if found is None else found
 
 
 # Annotations

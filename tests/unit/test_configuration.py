@@ -126,11 +126,41 @@ def test_aliases_are_names() -> None:
         ("profile: kipps", "Did you mean kips?"),
         ("profiles: {elastc: {}}", "Did you mean elastic?"),
         ("profiles: {elastic: {lnd: none}}", "Did you mean lend?"),
+        (
+            "autoscaling: {compact: {node: a}}",
+            "allowed: nodes, after_s, every_s, forget_s, headroom, prices. Did you mean nodes?",
+        ),
+        ("autoscaling: {compact: {when: never}}", "Did you mean autoscaling.order.when?"),
+        ("order: {when: never}", "Did you mean autoscaling.order"),
+        ("autoscaling: {nodes: a}", "Did you mean autoscaling.compact.nodes?"),
+        ("pools: {a: {namespaces: [b], headrom: 1}}", "pools.a.headrom is not known; allowed: namespaces, headroom"),
+        (
+            "profiles: {elastic: {teams: {named: {a: {wieght: 2}}}}}",
+            "a.wieght is not known; allowed: weight, guarantee, limit, namespaces. Did you mean weight?",
+        ),
+        ("profiles: {elastic: {teams: {name: {}}}}", "allowed: reclaim, over_priority, named. Did you mean named?"),
     ],
 )
 def test_a_key_at_the_wrong_place_is_answered_with_the_right_one(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=re.escape(meant)):
         parse_configuration(text)
+
+
+@pytest.mark.parametrize(
+    ("named_teams", "problem"),
+    [
+        ("{a: {limit: 0.1, guarantee: 0.4}}", ".named.a: limit, 0.1, must be at least the guarantee, 0.4"),
+        (
+            "{a: {guarantee: 0.6}, b: {guarantee: 0.6}}",
+            ": the guarantees of named add up to 1.2 of the cluster; allowed: at most 1",
+        ),
+        ("{a: {weight: -1}}", ".named.a.weight should be greater than or equal to 0.001 (found -1)"),
+    ],
+)
+def test_a_problem_within_teams_names_no_other_parameter(named_teams: str, problem: str) -> None:
+    with pytest.raises(ValueError) as error:
+        parse_configuration(f"profile: elastic\nprofiles: {{elastic: {{lend: none, teams: {{named: {named_teams}}}}}}}")
+    assert str(error.value) == f"elastic.teams{problem}"
 
 
 def test_a_node_has_the_price_of_the_first_selector_that_matches() -> None:

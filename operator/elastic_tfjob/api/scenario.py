@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -340,12 +341,18 @@ def wrong_places(e: ValidationError, model: type[BaseModel] | None = None) -> li
     errors = e.errors(include_url=False, include_context=False)
     inside = {error["loc"][:length] for error in errors for length in range(1, len(error["loc"]))}
     return few(
-        f"{_place(error['loc'])}{_message_of(error['type'], error['msg'])} "
-        f"(found {describe(error['input'])}){_meant(error['type'], error['loc'], error['msg'], error['input'], model)}"
+        f"{_place(error['loc'])}{_message_of(error['type'], error['msg'])}{_found(error['type'], error['input'])}."
+        f"{_meant(error['type'], error['loc'], error['msg'], error['input'], model)}".rstrip(".")
         for error in errors
         # pydantic also reports a list with invalid items as too short.
         if not (error["type"] == "too_short" and error["loc"] in inside)
     )
+
+
+def _found(kind: str, value: object) -> str:
+    """The value found; not the object that has the wrong key or values, which the place names."""
+    whole = isinstance(value, dict) and kind in ("value_error", "extra_forbidden", "missing")
+    return "" if whole else f" (found {describe(value)})"
 
 
 _NO_KEY: Final = re.compile(r".*[\[(].*|float|int|str|bool")
@@ -358,14 +365,14 @@ def _place(place: tuple[int | str, ...]) -> str:
 
 def _meant(kind: str, place: tuple[int | str, ...], message: str, found: object, model: type[BaseModel] | None) -> str:
     if kind == "extra_forbidden" and model is not None:
-        return did_you_mean(str(place[-1]), _keys_at(model, place[:-1]))
+        return did_you_mean(str(place[-1]), keys_at(model, place[:-1]))
     if kind in ("literal_error", "union_tag_invalid"):
         word = found.get("kind", "") if isinstance(found, dict) else found
         return did_you_mean(str(word), re.findall(r"'([^']+)'", message.partition("expected")[2] or message))
     return ""
 
 
-def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+def keys_at(model: type[BaseModel], place: Iterable[int | str]) -> list[str]:
     """The known keys at a place of the model. Parts of the place that are not keys, such as types of a union, are
     skipped."""
     models = [model]

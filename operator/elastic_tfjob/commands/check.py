@@ -1,4 +1,5 @@
-"""`check`: whether the cluster, the user's rights and a TFJob have what an elastic job needs."""
+"""`check`: whether the cluster, the operator's configuration, the user's rights and a TFJob have what an elastic job
+needs."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from elastic_tfjob.api.crd import custom_resource_definition
 from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, TFJobSpec
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_all, run
-from elastic_tfjob.commands.files import read_jobs
+from elastic_tfjob.commands.configuration import CONFIG_MAP, Nodes, about_configuration, config_map_path, read_nodes
+from elastic_tfjob.commands.files import read_to_check
 from elastic_tfjob.commands.job_findings import Finding, about_job, claim_of_checkpoints, job_as_created
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.job.inject import inject, injected, resources_of
@@ -57,16 +59,20 @@ def check(*, filename: str | None, offline: bool, operator_namespace: str, outpu
         now = datetime.now(UTC)
         findings = [*await _crd(at), await _leader(at, operator_namespace, now), *await _policies(at), *_profiles()]
         findings += [*await _rights(at), await _reports(at, now)]
-        jobs = read_jobs(filename, at.namespace) if filename else []
+        nodes = await read_nodes(at)
+        findings += await _live_configuration(at, operator_namespace, nodes)
+        jobs, config_maps = read_to_check(filename, at.namespace, CONFIG_MAP) if filename else ([], [])
+        findings += _configurations(config_maps, filename, nodes)
         for raw, notes in jobs:
             found = [*about_job(raw, now, notes), *await _dry_run(at, raw, now, operator_namespace)]
             findings += _of_several(raw, found) if len(jobs) > 1 else found
         return findings
 
     if offline and filename:
-        jobs = read_jobs(filename, cluster["namespace"] or "default")
+        jobs, config_maps = read_to_check(filename, cluster["namespace"] or "default", CONFIG_MAP)
         found = [(raw, about_job(raw, datetime.now(UTC), notes)) for raw, notes in jobs]
-        findings = [each for raw, some in found for each in (_of_several(raw, some) if len(jobs) > 1 else some)]
+        findings = _configurations(config_maps, filename, None)
+        findings += [each for raw, some in found for each in (_of_several(raw, some) if len(jobs) > 1 else some)]
     else:
         findings = run(do, **cluster)
     if output == "json":
@@ -78,6 +84,22 @@ def check(*, filename: str | None, offline: bool, operator_namespace: str, outpu
                 click.echo(f"{'':<9}-> {show.plain(finding.do)}")
     if any(finding.level == "error" for finding in findings):
         raise SystemExit(EXIT_FAILED)
+
+
+def _configurations(config_maps: list[dict[str, Any]], filename: str | None, nodes: Nodes | None) -> list[Finding]:
+    about = f"{CONFIG_MAP} in {filename}"
+    return [finding for raw in config_maps for finding in about_configuration(raw, about, nodes)]
+
+
+async def _live_configuration(at: Cluster, namespace: str, nodes: Nodes | None) -> list[Finding]:
+    about = "configuration"
+    raw = await _read(at, config_map_path(namespace))
+    if isinstance(raw, Finding):
+        return [_named(about, raw)]
+    if raw is None:
+        text = f"namespace {namespace} has no ConfigMap {CONFIG_MAP}: the defaults apply, with profile fixed"
+        return [Finding("warning", about, text, "apply the manifests, or give --operator-namespace")]
+    return about_configuration(raw, about, nodes)
 
 
 def _of_several(raw: Mapping[str, Any], findings: list[Finding]) -> list[Finding]:

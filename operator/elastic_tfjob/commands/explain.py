@@ -9,6 +9,7 @@ import click
 from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of, run
+from elastic_tfjob.commands.configuration import order_hint
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import decided
@@ -24,7 +25,7 @@ _REFUSED: Final = "FailedCreate"
 _CREATED: Final = "SuccessfulCreate"
 
 
-def explain(*, job: str, output: str | None, **cluster: Any) -> None:
+def explain(*, job: str, operator_namespace: str, output: str | None, **cluster: Any) -> None:
     """Explain a TFJob: its state and the reason for it, its bounds, expected end, timeline, and what the user can
     do."""
 
@@ -33,12 +34,15 @@ def explain(*, job: str, output: str | None, **cluster: Any) -> None:
         row = job_row(seen)
         events, unread = await _events(at, seen)
         forecast = forecast_row(seen, row)
+        order = ""
+        if seen.request is not None and row.state == "Waiting" and not row.orders:
+            order = await order_hint(at, operator_namespace, seen.request)
         if output == "json":
             found = {"job": row, "forecast": forecast, "timeline": timeline(seen), "sizes": sizes(seen)}
-            found |= {"events": events, "refused": refusals(row, events), "hints": list(hints(seen, row))}
+            found |= {"events": events, "refused": refusals(row, events), "hints": list(hints(seen, row, order))}
             click.echo(show.as_json(found))
             return
-        click.echo("\n".join(explanation(seen, row, forecast, events)))
+        click.echo("\n".join(explanation(seen, row, forecast, events, order)))
         if unread:
             click.echo(f"\n{unread}", err=True)
 
@@ -60,8 +64,10 @@ async def _events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
     return found, ""
 
 
-def explanation(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Happening]) -> Iterator[str]:
-    """The explanation, line by line."""
+def explanation(
+    seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Sequence[Happening], order: str = ""
+) -> Iterator[str]:
+    """The explanation, line by line. `order`: a hint about nodes that the job does not order."""
     now = datetime.now(UTC)
     yield f"{row.namespace}/{row.name}: {row.state}"
     facts = [
@@ -92,7 +98,7 @@ def explanation(seen: ReadJob, row: JobRow, forecast: ForecastRow, events: Seque
     ]
     yield ""
     yield show.table(["WHEN", "EVENT", "CAUSE", "REASON"], cells)
-    if found := list(hints(seen, row)):
+    if found := list(hints(seen, row, order)):
         yield "\nWhat you can do:"
         yield from (f"  - {show.plain(each)}" for each in found)
 
@@ -120,7 +126,7 @@ def refusals(row: JobRow, events: Sequence[Happening]) -> list[str]:
     return [f"the API server refused a {kind}: {each.text.removeprefix('Error creating: ')}" for kind, each in found]
 
 
-def hints(seen: ReadJob, row: JobRow) -> Iterator[str]:
+def hints(seen: ReadJob, row: JobRow, order: str = "") -> Iterator[str]:
     """What a user can do if the job's state is not what they want."""
     request, name = seen.request, row.name
     if row.state in ("Succeeded", "Failed", "Terminating"):
@@ -140,11 +146,8 @@ def hints(seen: ReadJob, row: JobRow) -> Iterator[str]:
             f"the job starts once nodes have room for {least} (elastic-tfjob top nodes); lower min-workers and "
             "min-ps help"
         )
-        if not row.orders:
-            yield (
-                "it asks no autoscaler for nodes; if the cluster has one that the operator does not find, set "
-                "autoscaling.order.when: always in the ConfigMap"
-            )
+        if order:
+            yield order
     if seen.state is not None and seen.state.refused is not None:
         if edited := _pending_edit(seen):
             yield f"an edit of the spec requests {edited}, which failed so far: {seen.state.refused.reason}"

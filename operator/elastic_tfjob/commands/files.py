@@ -28,7 +28,7 @@ from elastic_tfjob.controller.query.rows.jobs import see
 from elastic_tfjob.controller.query.rows.trace import COLUMNS, TraceRow, trace_rows
 from elastic_tfjob.simulation.formats import GIB
 
-__all__ = ["convert", "export_trace", "items", "read", "read_job", "read_jobs"]
+__all__ = ["convert", "export_trace", "items", "read", "read_job", "read_jobs", "read_to_check"]
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
 
@@ -57,18 +57,46 @@ def items(value: object) -> Iterator[Any]:
         yield value
 
 
-def read_jobs(file: str, namespace: str) -> list[tuple[dict[str, Any], tuple[str, ...]]]:
+JobOfFile = tuple[dict[str, Any], tuple[str, ...]]
+"""A TFJob, and the notes on its document."""
+
+
+def read_jobs(file: str, namespace: str) -> list[JobOfFile]:
     """The TFJobs of a file with the notes on their documents; a job without a namespace gets this one. Raises Failed if
     there is none, or one is not a v1 TFJob."""
+    if not (found := _jobs(read(file), file, namespace)):
+        raise Failed(f"{file}: contains no object of kind {KIND}")
+    return found
+
+
+def read_to_check(file: str, namespace: str, config_map: str) -> tuple[list[JobOfFile], list[dict[str, Any]]]:
+    """The TFJobs of a file as `read_jobs` gives them, and the ConfigMaps of this name. Raises Failed if there is
+    neither."""
+    documents = read(file)
     found = [
+        each
+        for document in documents
+        for each in items(document.value)
+        if isinstance(each, dict) and each.get("kind") == "ConfigMap" and _name(each) == config_map
+    ]
+    jobs = _jobs(documents, file, namespace)
+    if not (jobs or found):
+        raise Failed(f"{file}: contains no object of kind {KIND}, and no ConfigMap {config_map}")
+    return jobs, found
+
+
+def _name(raw: dict[str, Any]) -> object:
+    metadata = raw.get("metadata")
+    return metadata.get("name") if isinstance(metadata, dict) else None
+
+
+def _jobs(documents: list[Manifest], file: str, namespace: str) -> list[JobOfFile]:
+    return [
         (_job(each, file, namespace), document.notes)
-        for document in read(file)
+        for document in documents
         for each in items(document.value)
         if isinstance(each, dict) and str(each.get("kind")).lower() == KIND.lower()
     ]
-    if not found:
-        raise Failed(f"{file}: contains no object of kind {KIND}")
-    return found
 
 
 def read_job(file: str, namespace: str) -> dict[str, Any]:

@@ -171,8 +171,9 @@ def jobs(
 @click.command()
 @job_argument
 @where
+@click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of the operator.")
 @output("json")
-def explain(job: str, output: str | None, **cluster: Any) -> None:
+def explain(job: str, operator_namespace: str, output: str | None, **cluster: Any) -> None:
     """Explain a TFJob: its state and the reason for it, its bounds, expected end, timeline, and what you can do.
 
     \b
@@ -181,10 +182,11 @@ def explain(job: str, output: str | None, **cluster: Any) -> None:
       elastic-tfjob explain digits -o json | jq '.timeline[] | select(.kind == "rescaled")'
 
     The timeline has the last ten rescales with their reasons and pauses, and the job's events, if the API server still
-    has them and you may read them."""
+    has them and you may read them. If you may also read nodes and the operator's ConfigMap, it says why no node will
+    be added for a job that does not fit on the present ones."""
     from elastic_tfjob.commands import explain
 
-    explain.explain(job=job, output=output, **cluster)
+    explain.explain(job=job, operator_namespace=operator_namespace, output=output, **cluster)
 
 
 @click.command()
@@ -396,20 +398,23 @@ def export_trace(output: Path, all_namespaces: bool, **cluster: Any) -> None:
 
 
 @click.command()
-@click.option("-f", "--filename", help="File with TFJobs to check as well; - reads standard input.")
+@click.option(
+    "-f", "--filename", help="File with TFJobs, or the operator's ConfigMap, to check as well; - reads standard input."
+)
 @click.option("--offline", is_flag=True, help="Check only the file, without a cluster or kubeconfig.")
 @where
 @click.option("--operator-namespace", default="kubeflow", show_default=True, help="Namespace of the operator.")
 @output("json")
 def check(filename: str | None, offline: bool, operator_namespace: str, output: str | None, **cluster: Any) -> None:
-    """Check the operator, its CRD and policies, your rights, the jobs' reports, and TFJobs in files (-f). Nothing is
-    changed.
+    """Check the operator, its CRD, policies and configuration, your rights, the jobs' reports, and files (-f) with
+    TFJobs or the operator's ConfigMap. Nothing is changed.
 
     \b
     Examples:
       elastic-tfjob check
       elastic-tfjob check -f job.yaml -n team-a
       elastic-tfjob check -f job.yaml --offline
+      elastic-tfjob check -f manifests/base/configmap.yaml --offline
       elastic-tfjob check -o json | jq '.[] | select(.level != "ok")'
 
     Each line is ok, a warning (something is missing that you may not need, or you may not read it) or an error (the API
@@ -417,6 +422,10 @@ def check(filename: str | None, offline: bool, operator_namespace: str, output: 
     which stores nothing. So are one pod and one Service per replica type, as the operator would create them, so that
     the namespace's quotas, limits, Pod Security and webhooks are checked. For this you need the right to create pods
     and services.
+
+    The ConfigMap elastic-tfjob-operator is checked in the cluster and in files. An error is content that the operator
+    rejects; a warning is a setting without effect: one that the chosen profile does not read, or a label that no node
+    has, if you may list nodes.
 
     Some checks need a running pod and are not made: whether images can be pulled and have TensorFlow and Python, and
     whether checkpoint-dir can be written. The job's events report such problems once it starts.

@@ -41,8 +41,9 @@ _GIB: Final = 1024**3
 class Reason:
     """`facts` by name; WORDS shows which facts a code has. Any code may have `was` and `now`, the sizes before and
     after; `minimum` (even the minimum has no room); `no_nodes`, a size that fits no nodes; `expects`, the expected
-    steps per second, with `expects_by`, where that is known from; `kube_scheduler`, its message; and `words`, the
-    sentence in place of facts that were too large to be stored."""
+    steps per second, with `expects_by`, where that is known from; `order_limit`, the key of autoscaling.order that a
+    waiting job's order of nodes would exceed; `kube_scheduler`, its message; and `words`, the sentence in place of
+    facts that were too large to be stored."""
 
     code: Code
     facts: Facts = field(default_factory=dict)
@@ -63,6 +64,8 @@ class Reason:
             text += f": {counts_in_words(facts.counts('no_nodes'))} cannot be placed"
         if facts.has("expects"):
             text += f" (expects {facts.number('expects'):.3g} steps/s, {facts.text('expects_by')})"
+        if facts.has("order_limit"):
+            text += f"; orders no nodes, because they would exceed autoscaling.order.{facts.text('order_limit')}"
         if facts.has("kube_scheduler"):
             text += f" (kube-scheduler: {facts.text('kube_scheduler')})"
         if facts.has("also"):

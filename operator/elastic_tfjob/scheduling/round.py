@@ -39,6 +39,10 @@ class Quota(Protocol):
         """Why the job waits, if that is not only for lack of room."""
         ...
 
+    def limits(self, job: Job, counts: Counts) -> Reason | None:
+        """Why the job may not have this size; None: it may."""
+        ...
+
     def change(self, job: Job, before: Placement, after: Placement) -> None:
         """Called for each change of a placement, also when it is undone."""
         ...

@@ -365,14 +365,7 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
     columns = [column for column in zip(("profile", *headings), *rows, strict=True) if set(column[1:]) - {"-"}]
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
-    for cells in _fitting(columns, console.width):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for k, heading in enumerate(cells[0]):
-            table.add_column(heading, justify="right" if k else "left", no_wrap=True)
-        for row in cells[1:]:
-            table.add_row(*row)
-        console.print(table)
+    _print_fitting(columns)
     if bounds := {s.seed: s.jct_lower_bound_s for s in summaries if s.jct_lower_bound_s is not None}:
         least = _seconds(sum(bounds.values()) / len(bounds))
         of = f", mean of {len(bounds)} seeds" if len(bounds) > 1 else ""
@@ -382,16 +375,14 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
 
 
 def print_teams(summaries: Sequence[Summary], seeds: bool) -> None:
-    """Print one row per run and team, and Jain's index of each run. Nothing where no run has teams."""
-    headings = ("team", "weight", "finished", "JCT s", "p95 s", "wait s", "p95 s", "below share s", "to share s")
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for heading in ("profile", *headings, "taken", "lost s", "vs alone"):
-        table.add_column(heading, justify="right" if heading not in ("profile", "team") else "left", no_wrap=True)
+    """Print a table of the teams of each run, and Jain's index of each run. Nothing where no run has teams."""
+    headings = (
+        *("team", "weight", "finished", "JCT s", "p95 JCT s", "wait s", "p95 wait s", "below share s", "to share s"),
+        *("taken", "lost s", "vs alone"),
+    )
     for s in summaries:
-        for k, each in enumerate(s.teams):
-            table.add_row(
-                _name(s, seeds) if not k else "",
+        rows = [
+            (
                 each.team or "(none)",
                 f"{each.weight:g}",
                 f"{each.finished:,}/{each.jobs:,}",
@@ -401,14 +392,30 @@ def print_teams(summaries: Sequence[Summary], seeds: bool) -> None:
                 _seconds(each.lost_s),
                 "-" if each.alone is None else f"{each.alone:.2f}",
             )
-    if table.row_count:
-        console.print(table)
+            for each in s.teams
+        ]
+        if rows:
+            columns = zip(headings, *rows, strict=True)
+            click.echo(f"Teams under {_name(s, seeds)}:")
+            _print_fitting([column for column in columns if set(column[1:]) - {"-"}])
     for s in summaries:
         if s.jain is not None:
             click.echo(
                 f"{_name(s, seeds)}: Jain's index of service per weight in hours of full demand: {s.jain:.3f}, "
                 f"least {s.least_jain:.3f}"
             )
+
+
+def _print_fitting(columns: Sequence[tuple[str, ...]]) -> None:
+    """Print the columns, each with its heading, within the width of the terminal."""
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH, highlight=False)
+    for cells in _fitting(columns, console.width):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for k, heading in enumerate(cells[0]):
+            table.add_column(heading, justify="right" if k else "left", no_wrap=True)
+        for row in cells[1:]:
+            table.add_row(*row)
+        console.print(table)
 
 
 def _fitting(columns: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:

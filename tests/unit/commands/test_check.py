@@ -431,6 +431,43 @@ def test_offline_a_file_is_enough(offline: Callable[..., Any]) -> None:
     assert CliRunner().invoke(main, ["check", "--offline"]).exit_code == 2
 
 
+def config_map(text: str, name: str = "elastic-tfjob-operator") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"config.yaml": text}}
+
+
+def test_offline_the_operators_configmap_in_a_file_is_checked(offline: Callable[..., Any]) -> None:
+    result = offline(yaml.safe_dump(config_map("profile: elastic\nprofiles: {elastic: {lend: none}}")))
+    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+    assert result.output.endswith("valid: profile elastic, scope annotated\n")
+    result = offline(yaml.safe_dump_all([sound(), config_map("autoscaling: {compact: {node: a}}")]))
+    assert result.exit_code == 1
+    assert "config.yaml: autoscaling.compact.node is not known; allowed: nodes, after_s, every_s" in result.output
+    assert "ok:      elastic: the size may change: Worker 2 to 4" in result.output
+    result = offline(yaml.safe_dump(config_map("{}", "other")))
+    assert "contains no object of kind TFJob, and no ConfigMap elastic-tfjob-operator" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("profiles: {elastic: {lend: none, teams: {}}}", ["profiles.elastic.teams"]),
+        ("autoscaling: {order: {when: always}, compact: {nodes: a}}", ["autoscaling.order", "autoscaling.compact"]),
+        ("autoscaling: {order: {when: never}, compact: {nodes: ''}, spot: a}", []),
+        ("profile: kips\nprofiles: {elastic: {teams: {}}, kips: {cooldown_s: 1}}", ["profiles.elastic.teams"]),
+        ("profile: kips\nautoscaling: {order: {when: always}}", []),
+        ("{}", []),
+    ],
+)
+def test_blocks_that_the_profile_does_not_read_are_warnings(
+    offline: Callable[..., Any], text: str, parts: list[str]
+) -> None:
+    result = offline(yaml.safe_dump(config_map(text)))
+    profile = "kips" if "kips" in text else "fixed, because the key profile is missing"
+    told = [line.partition("yaml: ")[2] for line in result.output.splitlines() if line.startswith("warning:")]
+    assert told == [f"{part} has no effect: the profile is {profile}" for part in parts]
+    assert result.exit_code == 0
+
+
 def test_a_key_that_is_given_twice_is_reported_though_kubectl_is_silent(offline: Callable[..., Any]) -> None:
     text = yaml.safe_dump(sound()) + "kind: TFJob\n"
     assert "warning: file: line 1" not in offline(yaml.safe_dump(sound())).output

@@ -36,6 +36,7 @@ class Server:
         self.collections = {"events": [], "nodes": [], "pods": [], **collections}
         self.patches: list[tuple[str, Any]] = []
         self.logs: dict[str, list[list[bytes]]] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
         self.error: ApiError | None = None
         self.looks = 0
         self.later: Callable[[int], None] = lambda _: None
@@ -44,6 +45,8 @@ class Server:
         if self.error is not None:
             raise self.error
         asked = urlsplit(path)
+        if asked.path in self.objects:
+            return self.objects[asked.path]
         *_, resource = asked.path.split("/")
         if resource == "tfjobs":
             # Pages of two, so that there is a next one.
@@ -263,8 +266,45 @@ def test_explain_tells_what_a_job_orders(ask: Ask) -> None:
     ordered = {"generation": 0, "replicas": {}, "reason": "no room", "orders": {"PS": 1, "Worker": 2}}
     text = ask(Server(tfjob("j", target=ordered)), "explain", "j").output
     assert "ordered:      nodes for 1 PS + 2 workers" in text
-    assert "asks no autoscaler" not in text
-    assert "autoscaling.order.when: always" in ask(Server(waiting("j")), "explain", "j").output
+
+
+ELASTIC = "profile: elastic\nprofiles: {elastic: {lend: none}}\nautoscaling: {order: {when: WHEN}}"
+OPERATOR = "/apis/apps/v1/namespaces/kubeflow/deployments/elastic-tfjob-operator"
+ONE_NAMESPACE = {"spec": {"template": {"spec": {"containers": [{"args": ["operator", "--namespace=ns"]}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("when", "nodes", "objects", "why"),
+    [
+        ("auto", [], {}, "no autoscaler was found (autoscaling.order.when: auto)"),
+        ("never", [], {}, "autoscaling.order.when is never"),
+        ("always", [], {}, ""),
+        ("always", [], {OPERATOR: ONE_NAMESPACE}, "the operator serves one namespace (--namespace)"),
+        ("auto", [], {"/apis": {"groups": [{"name": "karpenter.sh"}]}}, ""),
+        ("auto", [raw_node("n", cpu="3")], {}, "no autoscaler was found"),
+        ("auto", [raw_node("n", cpu="3", labels={"cloud.google.com/gke-nodepool": "a"})], {}, ""),
+        ("auto", [raw_node("n", cpu="3"), raw_node("m", cpu="1")], {}, ""),
+        ("auto", [raw_node("n", cpu="3"), raw_node("m", cpu="1", unschedulable=True)], {}, "no autoscaler was found"),
+        (
+            "auto",
+            [raw_node("n", cpu="9", taints=[{"key": "a", "effect": "NoSchedule"}])],
+            {},
+            "no autoscaler was found",
+        ),
+    ],
+)
+def test_explain_says_why_no_node_comes_for_a_job_that_does_not_fit_on_those_present(
+    ask: Ask, when: str, nodes: list[dict[str, Any]], objects: dict[str, Any], why: str
+) -> None:
+    server = Server(waiting("j"), nodes=nodes)
+    config_map = {"data": {"config.yaml": ELASTIC.replace("WHEN", when)}}
+    path = "/api/v1/namespaces/kubeflow/configmaps/elastic-tfjob-operator"
+    server.objects = {path: config_map, "/apis": {"groups": []}, **objects}
+    text = ask(server, "explain", "j").output
+    assert ("even its smallest size does not fit on the present nodes, and jobs order none" in text) == bool(why)
+    assert why in text
+    del server.objects[path]
+    assert "jobs order none" not in ask(server, "explain", "j").output, "it may not be read"
 
 
 HAS = {"Chief": 1, "PS": 1, "Worker": 4}

@@ -19,6 +19,7 @@ from elastic_tfjob.controller.kube.errors import ApiError, NotFound, error_of
 from elastic_tfjob.controller.query.rows.question import Question
 from harness.hostile_text import ALIASES, MERGE_KEYS
 from harness.packages import install, install_small_first
+from unit.build import raw_node
 from unit.query.build import running, tfjob
 
 from .conftest import Ask
@@ -236,6 +237,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases/elastic-tfjob-o
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tfjobs.kubeflow.org"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 JOBS = "/apis/kubeflow.org/v1/namespaces/ns/tfjobs"
+CONFIG_MAP = "/api/v1/namespaces/kubeflow/configmaps/elastic-tfjob-operator"
 DRY = "?dryRun=All&fieldValidation=Strict"
 FORBIDDEN = error_of("GET", 403, b'{"message": "forbidden: no"}', {})
 
@@ -244,6 +246,10 @@ FORBIDDEN = error_of("GET", 403, b'{"message": "forbidden: no"}', {})
 def _crd() -> dict[str, Any]:
     """To make it takes a quarter of a second of CPU."""
     return custom_resource_definition()
+
+
+def configured(text: str) -> dict[str, Any]:
+    return {"data": {"config.yaml": text}}
 
 
 def sound(**more: Any) -> dict[str, Any]:
@@ -258,6 +264,9 @@ def sound(**more: Any) -> dict[str, Any]:
         LEASE: {"spec": {"holderIdentity": "pod-1", "renewTime": renewed.isoformat()}},
         **{f"{admission}/{kind}/{name}": {} for kind in kinds for name in names},
         REVIEWS: {"status": {"allowed": True}},
+        CONFIG_MAP: configured("profile: elastic\nprofiles: {elastic: {lend: none}}"),
+        "/api/v1/nodes": {"items": [raw_node("n1")]},
+        "/apis": {"groups": [{"name": "apps"}]},
         JOBS: {"items": []},
         f"{JOBS}{DRY}": {},
         **{f"/api/v1/namespaces/ns/{kind}{DRY}": {} for kind in ("pods", "services")},
@@ -276,11 +285,62 @@ def test_a_sound_cluster_is_ok_and_ends_with_0(ask: Ask, file: Path) -> None:
 
 
 def test_check_warns_and_exits_with_0_where_the_user_may_not_read_an_object(ask: Ask) -> None:
-    result = ask(Server(sound(**{LEASE: FORBIDDEN, CRD: FORBIDDEN, JOBS: FORBIDDEN})), "check", "-o", "json")
+    forbidden = dict.fromkeys((LEASE, CRD, JOBS, CONFIG_MAP, "/api/v1/nodes"), FORBIDDEN)
+    result = ask(Server(sound(**forbidden)), "check", "-o", "json")
     found = levels(result)
-    names = ("operator", "CRD", "CRD's version", "job reports")
-    assert [found[name] for name in names] == ["warning", "ok", "warning", "warning"]
+    names = ("operator", "CRD", "CRD's version", "job reports", "configuration")
+    assert [found[name] for name in names] == ["warning", "ok", "warning", "warning", "warning"]
     assert result.exit_code == 0
+
+
+ELASTIC = "profile: elastic\nprofiles: {elastic: {lend: none}}\n"
+
+
+@pytest.mark.parametrize(
+    ("objects", "level", "says"),
+    [
+        ({CONFIG_MAP: configured("lend: none")}, "error", "config.yaml: lend is not known; allowed: profile, scope"),
+        ({CONFIG_MAP: {"data": {}}}, "error", "the key config.yaml is missing"),
+        ({CONFIG_MAP: None}, "warning", "namespace kubeflow has no ConfigMap elastic-tfjob-operator: the defaults"),
+        (
+            {CONFIG_MAP: configured(f"{ELASTIC}autoscaling: {{compact: {{nodes: pool=a}}}}")},
+            "warning",
+            "autoscaling.compact.nodes: no node has the labels pool=a",
+        ),
+        (
+            {CONFIG_MAP: configured(f"{ELASTIC}autoscaling: {{spot: cheap}}")},
+            "warning",
+            "autoscaling.spot: no node has the labels cheap",
+        ),
+        (
+            {CONFIG_MAP: configured(f"{ELASTIC}autoscaling: {{order: {{cpu: '5'}}}}")},
+            "warning",
+            "autoscaling.order has no effect: no autoscaler was found",
+        ),
+    ],
+)
+def test_check_reports_what_is_wrong_in_the_live_configuration(
+    ask: Ask, objects: dict[str, Any], level: str, says: str
+) -> None:
+    result = ask(Server(sound(**objects)), "check", "-o", "json")
+    found = [each for each in json.loads(result.stdout) if each["about"] == "configuration" and says in each["text"]]
+    assert [each["level"] for each in found] == [level], result.stdout
+    assert result.exit_code == (level == "error")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"/apis": {"groups": [{"name": "karpenter.sh"}]}},
+        {"/api/v1/nodes": {"items": [raw_node("n1", labels={"cloud.google.com/gke-nodepool": "a"})]}},
+        {"/api/v1/nodes": FORBIDDEN},
+    ],
+)
+def test_check_is_silent_about_orders_with_an_autoscaler_and_where_nodes_cannot_be_read(
+    ask: Ask, more: dict[str, Any]
+) -> None:
+    config_map = {CONFIG_MAP: configured(f"{ELASTIC}autoscaling: {{order: {{cpu: '5'}}}}")}
+    assert set(levels(ask(Server(sound(**config_map, **more)), "check", "-o", "json")).values()) == {"ok"}
 
 
 UNBUILDABLE = """

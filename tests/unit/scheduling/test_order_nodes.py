@@ -18,7 +18,8 @@ from .build import job, node, servers, workers
 def plan(nodes: list[Node], found: list[Job], *, profile: str = "fifo-backfill", **rules: Any) -> Plan:
     ordering = ClusterRules(OrderRules(**rules) if rules else None)
     given_ = Snapshot(100.0, {n.name: n for n in nodes}, {j.key: j for j in found}, cluster_rules=ordering)
-    return schedule(given_, build(profile, parse_profile(profile, {})))
+    settings_ = {"lend": "none"} if profile == "elastic" else {}
+    return schedule(given_, build(profile, parse_profile(profile, settings_)))
 
 
 def cpu_job(key: str, n: int, **more: Any) -> Job:
@@ -73,6 +74,26 @@ def test_the_smallest_size_is_ordered_where_the_rules_say_so() -> None:
 def test_orders_keep_to_their_limits_and_a_smaller_one_may_pass(rules: dict[str, Any], ordered: set[str]) -> None:
     jobs = [cpu_job("a", 3), cpu_job("b", 3, at=1), cpu_job("c", 1, at=2)]
     assert plan([], jobs, **rules).orders.keys() == ordered
+
+
+@pytest.mark.parametrize(
+    ("rules", "limits"),
+    [
+        ({"jobs": 1}, {"b": "jobs", "c": "jobs"}),
+        ({"pods": 4}, {"b": "pods"}),
+        ({"cpu_millicores": 4000}, {"b": "cpu"}),
+        ({"pods": 200, "failed": frozenset({"a"})}, {}),
+    ],
+)
+@pytest.mark.parametrize("profile", ["fifo-backfill", "fifo", "elastic"])
+def test_a_waiting_job_is_told_which_limit_its_order_would_exceed(
+    profile: str, rules: dict[str, Any], limits: dict[str, str]
+) -> None:
+    jobs = [cpu_job("a", 3), cpu_job("b", 3, at=1), cpu_job("c", 1, at=2)]
+    waiting = plan([], jobs, profile=profile, **rules).waiting
+    assert {key: why.facts["order_limit"] for key, why in waiting.items() if "order_limit" in why.facts} == limits
+    for key, limit in limits.items():
+        assert str(waiting[key]).endswith(f"; orders no nodes, because they would exceed autoscaling.order.{limit}")
 
 
 def test_jobs_that_have_nothing_come_first() -> None:

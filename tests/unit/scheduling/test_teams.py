@@ -221,6 +221,18 @@ def test_a_limit_holds_although_capacity_is_free() -> None:
     assert "team a may have at most 50.0% of the cluster" in str(made.refusals["a/2"])
 
 
+@pytest.mark.parametrize("others", [[], [worker_job("b/1", 2, 2, at=5)]])
+def test_a_job_that_its_teams_limit_keeps_small_is_told_so(others: list[Job]) -> None:
+    limited = elastic(named={"a": {"limit": 0.5}})
+    made = plan(8, [worker_job("a/1", 6, 1, 8), *others], limited)
+    assert replicas(made)["a/1"] == 4
+    why = made.changes["a/1"].why
+    assert (why.code, dict(why.facts)) == ("team-limit", {"team": "a", "limit": 0.5})
+    full = [worker_job("b/1", 6, 6, has=6), worker_job("a/1", 4, 1, at=1)]
+    made = plan(8, full, limited)
+    assert (replicas(made)["a/1"], made.changes["a/1"].why.code) == (2, "less-room")
+
+
 def test_a_team_at_its_limit_orders_no_nodes() -> None:
     jobs = [worker_job("a/1", 4, 4, has=4), worker_job("a/2", 4, 4, at=1), worker_job("b/1", 8, 8, at=2)]
     made = plan(8, jobs, elastic(named={"a": {"limit": 0.5}}), orders=OrderRules())

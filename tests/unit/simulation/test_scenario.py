@@ -101,9 +101,9 @@ def test_the_old_name_of_the_speed_model_is_still_read() -> None:
         (
             {"name": "a", "wokers": {}},
             {},
-            "mix.0.wokers is not known (found an object of 0 keys) Did you mean workers?",
+            "mix.0.wokers is not known. Did you mean workers?",
         ),
-        ({"name": "a", "workers": {"cont": 1}}, {}, "mix.0.workers.cont is not known (found 1) Did you mean count?"),
+        ({"name": "a", "workers": {"cont": 1}}, {}, "mix.0.workers.cont is not known (found 1). Did you mean count?"),
         ({"name": "a", "workers": {}}, {"arivals": {}}, "Did you mean arrivals?"),
         ({"name": "a", "workers": {}}, {"arrivals": {"kind": "poison"}}, "Did you mean poisson?"),
         ({"name": "a", "workers": {}, "duration_s": {"unifrm": [1, 2]}}, {}, "mix.0.duration_s.unifrm is not known"),

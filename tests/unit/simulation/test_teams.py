@@ -1,7 +1,11 @@
 """What the simulator says of teams."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from elastic_tfjob.cli import main
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import WORKER, ReplicaGroup
@@ -48,3 +52,17 @@ def test_a_trace_names_teams_and_a_wrong_name_is_told_with_its_line() -> None:
 def test_a_part_of_a_cluster_is_whole_nodes_and_one_with_the_rest() -> None:
     part = static_part(uniform_cluster(10, 0, 16, 64), 1 / 3)
     assert [node.capacity.cpu_millicores for node in part] == [16000, 16000, 16000, 5333]
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_no_figure_of_the_table_of_teams_is_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: int) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text(HEADER + "".join(f"{i},{i},{4000 + i},2,2,team-{'ab'[i % 2]}\n" for i in range(8)))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = ["simulate", str(trace), "--nodes", "2", "--profile", "elastic", "--set", "elastic.lend=none"]
+    result = CliRunner().invoke(main, [*words, "--set", "elastic.teams={reclaim: stop}", "--teams-alone"])
+    assert result.exit_code == 0, result.output
+    _, _, table = result.output.partition("Teams under elastic:")
+    for heading in ("team-a", "team-b", "p95 wait s", "below share s", "to share s", "vs alone"):
+        assert heading in table
+    assert "…" not in result.output

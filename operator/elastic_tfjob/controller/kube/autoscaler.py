@@ -1,7 +1,8 @@
 """Finds out whether the cluster has an autoscaler that adds nodes for pods."""
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import structlog
 
@@ -9,7 +10,7 @@ from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.kube.supervise import excerpt
 
-__all__ = ["AutoscalerDiscovery"]
+__all__ = ["AutoscalerDiscovery", "serves_autoscaler"]
 
 log = structlog.get_logger(__name__)
 
@@ -17,6 +18,11 @@ _GROUPS: Final = frozenset({"karpenter.sh", "autoscaling.x-k8s.io"})
 """API groups of Karpenter and of the cluster autoscaler. Every user may read the list of groups."""
 _EVERY_S: Final = 300.0
 _MOST_BYTES: Final = 1024 * 1024
+
+
+def serves_autoscaler(groups: Mapping[str, Any]) -> bool:
+    """Whether the API server's list of groups has one of an autoscaler."""
+    return any(group["name"] in _GROUPS for group in groups["groups"])
 
 
 class AutoscalerDiscovery:
@@ -38,4 +44,4 @@ class AutoscalerDiscovery:
     async def look(self) -> None:
         """Looks once."""
         answer = await self._api.get("/apis", most_bytes=_MOST_BYTES)
-        self.present = any(group["name"] in _GROUPS for group in answer["groups"])
+        self.present = serves_autoscaler(answer)

@@ -20,7 +20,7 @@ from elastic_tfjob.controller.model.job import Key
 from elastic_tfjob.controller.model.lessons import read_history, write_history
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.model.status import format_time
-from elastic_tfjob.scheduling.contract import passed_over, refusals
+from elastic_tfjob.scheduling.contract import passed_over
 from elastic_tfjob.speed.history import History, Lesson
 
 __all__ = ["HISTORY_NAME", "LearnedHistory", "LiveConfiguration"]
@@ -95,7 +95,6 @@ class LiveConfiguration:
         elif config_map.text != self._text:
             try:
                 read = parse_configuration(config_map.text)
-                _must_be_met(read)
                 if self._one_namespace and read.pools:
                     raise ValueError("pools: an operator of one namespace (--namespace) cannot lend nodes")
             except ValueError as error:
@@ -208,14 +207,6 @@ class LiveConfiguration:
 
 def _now() -> str:
     return format_time(datetime.now(UTC))
-
-
-def _must_be_met(configuration: Configuration) -> None:
-    """Raises ValueError for settings that a live cluster cannot fulfil."""
-    configured = {configuration.profile: {}, **configuration.profiles}
-    problems = [problem for name, settings in configured.items() for problem in refusals(name, settings)]
-    if problems:
-        raise ValueError("; ".join(problems))
 
 
 # -- Lessons of finished jobs, kept after the jobs are deleted ---------------------------------------------------------

@@ -13,7 +13,7 @@ kueue: {growth: workloads}    # jobs may use free quota of their Kueue queue
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -27,11 +27,12 @@ from elastic_tfjob.api.reading import (
     describe,
     document,
 )
-from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.scenario import keys_at, wrong_places
 from elastic_tfjob.api.words import did_you_mean
 from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME, selects
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
+from elastic_tfjob.scheduling.contract import refusals
 from elastic_tfjob.scheduling.given_up import CompactionTimes
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 from elastic_tfjob.scheduling.profiles.elastic import ElasticSettings
@@ -64,7 +65,6 @@ _TAINT_KEY: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
 )
 _LABEL: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,316}(=[-A-Za-z0-9_.]{0,63})?")
-_FOUND_OBJECT: Final = re.compile(r" \(found an object of \d+ keys\)$")
 Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 
@@ -299,7 +299,7 @@ class KueueSettings(_Model):
         ge=0,
         le=MAX_DURATION_S,
         description="seconds after which a job that is smaller than declared returns the quota, until Kueue admits it "
-        "anew; 0: never",
+        "again; 0: never",
     )
 
     @model_validator(mode="after")
@@ -390,27 +390,27 @@ def parse_configuration(text: str) -> Configuration:
     # A key whose values are all commented out is null in YAML.
     content = {key: value for key, value in content.items() if value is not None}
     try:
-        return Configuration.model_validate(content)
+        found = Configuration.model_validate(content)
     except ValidationError as error:
         raise ValueError(cut("; ".join(map(_short, wrong_places(error))), MAX_PROBLEMS * MAX_PROBLEM_LENGTH)) from error
+    _must_be_met(found)
+    return found
+
+
+def _must_be_met(configuration: Configuration) -> None:
+    """Raises ValueError for settings that a live cluster cannot fulfil."""
+    configured = {configuration.profile: {}, **configuration.profiles}
+    problems = [problem for name, settings in configured.items() for problem in refusals(name, settings)]
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def _short(problem: str) -> str:
     """The problem without the whole document, and with the known keys."""
-    text = _FOUND_OBJECT.sub("", problem.removeprefix("(whole): "))
+    text = problem.removeprefix("(whole): ")
     place, unknown, _ = text.partition(" is not known")
-    models: dict[str, type[BaseModel]] = {
-        "rescale": RescaleLimits,
-        "status": StatusPolling,
-        "query": QueryLimits,
-        "injected": InjectedResources,
-        "autoscaling": AutoscalingSettings,
-        "kueue": KueueSettings,
-    }
-    if place.startswith("pools."):
-        models["pools"] = PoolSettings
-    if unknown and "Parameters of" not in text:
-        known = models.get(place.partition(".")[0], Configuration).model_fields
+    if unknown and text == problem:  # problems of the whole document name the keys that they allow
+        known = keys_at(Configuration, place.split(".")[:-1])
         text = f"{place} is not known; allowed: {', '.join(known)}.{_elsewhere(place, known)}".rstrip(".")
     return text
 
@@ -418,9 +418,7 @@ def _short(problem: str) -> str:
 def _elsewhere(place: str, known: Collection[str]) -> str:
     """A suggestion for an unknown key: the place where it exists, or a key with a similar name."""
     key = place.rpartition(".")[2]
-    places = [key] if key in Configuration.model_fields else []
-    sections: dict[str, type[BaseModel]] = {"rescale": RescaleLimits, "status": StatusPolling, "query": QueryLimits}
-    places += [f"{section}.{key}" for section, model in sections.items() if key in model.model_fields]
+    places = list(_places(Configuration, key))
     profiles = all_profiles()
     if key in ProfileParameters.model_fields or any(key in model.model_fields for model in profiles.values()):
         owners = [name for name, model in profiles.items() if key in model.model_fields]
@@ -429,6 +427,15 @@ def _elsewhere(place: str, known: Collection[str]) -> str:
     if places:
         return f" Did you mean {' or '.join(places)}?"
     return did_you_mean(key, known)
+
+
+def _places(model: type[BaseModel], key: str) -> Iterator[str]:
+    """The places of the model and of its parts that have this key."""
+    if key in model.model_fields:
+        yield key
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from (f"{name}.{place}" for place in _places(field.annotation, key))
 
 
 def team_rules(configuration: Configuration) -> TeamRules:

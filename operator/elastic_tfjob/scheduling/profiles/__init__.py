@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from elastic_tfjob.api.scenario import wrong_places
+from elastic_tfjob.api.scenario import keys_at, wrong_places
 from elastic_tfjob.api.words import did_you_mean, error_in_words
 from elastic_tfjob.scheduling.core import ProfileParameters
 from elastic_tfjob.scheduling.installed_profiles import InstalledProfiles, load_installed_profiles
@@ -99,13 +99,26 @@ def parse_profile(name: str, settings: Mapping[str, Any]) -> ProfileParameters:
     try:
         return model.model_validate(settings)
     except ValidationError as e:
-        problems = "; ".join(f"{name}.{place}" for place in wrong_places(e))
-        unknown = [str(error["loc"][-1]) for error in e.errors() if error["type"] == "extra_forbidden"]
-        meant = did_you_mean(unknown[0], model.model_fields) if unknown else ""
+        problems = "; ".join(f"{name}.{_with_keys(problem, model)}" for problem in wrong_places(e))
+        unknown = [
+            str(error["loc"][0]) for error in e.errors() if error["type"] == "extra_forbidden" and not error["loc"][1:]
+        ]
+        if not unknown:
+            raise ValueError(problems) from e
         there = f"Parameters of {name}: {', '.join(model.model_fields)}"
-        raise ValueError(f"{problems}. {there}{'.' + meant if meant else ''}") from e
+        raise ValueError(f"{problems}. {there}.{did_you_mean(unknown[0], model.model_fields)}".rstrip(".")) from e
     except Exception as e:
         raise _broken(name, e) from e
+
+
+def _with_keys(problem: str, model: type[ProfileParameters]) -> str:
+    """The problem, for an unknown key within a parameter with the keys that are allowed there."""
+    place, unknown, _ = problem.partition(" is not known")
+    within, _, key = place.rpartition(".")
+    if not (unknown and within):
+        return problem
+    known = keys_at(model, within.split("."))
+    return f"{place} is not known; allowed: {', '.join(known)}.{did_you_mean(key, known)}".rstrip(".")
 
 
 def build(name: str, parameters: ProfileParameters) -> Profile:

@@ -275,14 +275,24 @@ def _admit(adjustment: Adjustment, job: Job, within: bool = False) -> bool:
     return False
 
 
+def _why(round_: Round, job: Job, counts: Counts, declared: Counts) -> Reason:
+    """Why a job starts with this size, one of Downward."""
+    if counts == declared:
+        return AS_DECLARED
+    if round_.quota is not None:
+        larger = Downward(job, declared)[max(n - counts.get(type_, 0) for type_, n in declared.items()) - 1]
+        if (limit := round_.quota.limits(job, larger)) is not None:
+            return limit
+    return Reason("less-room", {"declared": declared})
+
+
 def _start_within_share(adjustment: Adjustment, job: Job) -> bool:
     teams, declared = adjustment.teams, job.spec.declared
     if teams is None or job.placement:
         return False
 
     def start(counts: Counts) -> bool:
-        why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
-        return adjustment.round.start(job, counts, why)
+        return adjustment.round.start(job, counts, _why(adjustment.round, job, counts, declared))
 
     if not teams.give(job, start):
         return False
@@ -313,8 +323,7 @@ def _start(adjustment: Adjustment, job: Job) -> bool:
     declared = job.counts if left else job.spec.declared
 
     def start(counts: Counts) -> bool:
-        why = AS_DECLARED if counts == declared else Reason("less-room", {"declared": declared})
-        return round_.start(job, counts, LEAVES_NODE if left else why)
+        return round_.start(job, counts, LEAVES_NODE if left else _why(round_, job, counts, declared))
 
     if not nowhere(round_, job.spec) and largest(round_, job, Downward(job, declared), start) >= 0:
         preemption.started(job)

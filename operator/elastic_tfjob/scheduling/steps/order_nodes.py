@@ -7,6 +7,7 @@ the new nodes are there. Growth beyond the declared size orders nothing.
 
 from collections.abc import Iterator
 
+from elastic_tfjob.scheduling.reasons import added
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, OrderRules, counts_of
@@ -53,18 +54,18 @@ def order_nodes(round_: Round) -> None:
 
 def _order(round_: Round, rules: OrderRules, missing: list[tuple[Job, Counts]]) -> None:
     """Order within the limits of the rules. A job whose order exceeds a limit is passed over, since a smaller one may
-    fit within it."""
+    fit within it. If it waits, its reason names the limit."""
     pods = cpu_millicores = 0
     for job, wanted in missing:
-        if rules.jobs and len(round_.orders) >= rules.jobs:
-            break
         if job.key in rules.failed:
             continue
         more_pods, more_cpu = _size(job, wanted)
-        if _exceeds(rules, pods + more_pods, cpu_millicores + more_cpu):
-            continue
-        pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
-        round_.orders[job.key] = wanted
+        full = bool(rules.jobs) and len(round_.orders) >= rules.jobs
+        if not (limit := "jobs" if full else _exceeded(rules, pods + more_pods, cpu_millicores + more_cpu)):
+            pods, cpu_millicores = pods + more_pods, cpu_millicores + more_cpu
+            round_.orders[job.key] = wanted
+        elif not job.placement and job.key not in round_.changes:
+            round_.refuse(job, added(round_.refusals.get(job.key, round_.held_back), order_limit=limit))
 
 
 def without_room(round_: Round) -> Iterator[Job]:
@@ -79,7 +80,7 @@ def has_failed(round_: Round, job: Job) -> bool:
     """Whether no autoscaler has filled the job's last order, and it is too early for the next; or its order alone would
     exceed a limit."""
     rules = round_.snapshot.cluster_rules.orders
-    return rules is not None and (job.key in rules.failed or _exceeds(rules, *_size(job, lacks(round_, job))))
+    return rules is not None and (job.key in rules.failed or bool(_exceeded(rules, *_size(job, lacks(round_, job)))))
 
 
 def _size(job: Job, wanted: Counts) -> tuple[int, int]:
@@ -87,8 +88,9 @@ def _size(job: Job, wanted: Counts) -> tuple[int, int]:
     return sum(wanted.values()), job.spec.demand(wanted).cpu_millicores
 
 
-def _exceeds(rules: OrderRules, pods: int, cpu_millicores: int) -> bool:
-    return 0 < rules.pods < pods or 0 < rules.cpu_millicores < cpu_millicores
+def _exceeded(rules: OrderRules, pods: int, cpu_millicores: int) -> str:
+    """The limit that orders of this size would exceed; empty: none."""
+    return "pods" if 0 < rules.pods < pods else "cpu" if 0 < rules.cpu_millicores < cpu_millicores else ""
 
 
 def lacks(round_: Round, job: Job) -> Counts:

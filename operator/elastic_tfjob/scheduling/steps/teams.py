@@ -204,10 +204,16 @@ class Teams:
         share = self.share_with(job, counts)
         return share <= limit + EPSILON or share <= self.share(team) + EPSILON
 
-    def refusal(self, job: Job) -> Reason | None:
+    def limits(self, job: Job, counts: Counts) -> Reason | None:
+        if self.allows(job, counts):
+            return None
         team = self.rules.team(job)
-        if not self.allows(job, job.spec.minimum):
-            return Reason("team-limit", {"team": team, "limit": self.rules.terms(team).limit})
+        return Reason("team-limit", {"team": team, "limit": self.rules.terms(team).limit})
+
+    def refusal(self, job: Job) -> Reason | None:
+        if (limit := self.limits(job, job.spec.minimum)) is not None:
+            return limit
+        team = self.rules.team(job)
         if self.several and not self.within(job, job.spec.minimum):
             return Reason("team-served", {"team": team, "share": self.share(team), "deserved": self.deserved[team]})
         return None
