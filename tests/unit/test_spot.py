@@ -65,6 +65,17 @@ def test_each_sign_has_its_notice(key: str, labels: dict[str, str], notice_s: fl
     assert (found.draining, found.notice_s) == (key, notice_s)
 
 
+@pytest.mark.parametrize("keys", [("a/maintenance", "karpenter.sh/disrupted"), ("karpenter.sh/disrupted",)])
+def test_of_several_signs_the_shortest_notice_counts(keys: tuple[str, ...]) -> None:
+    """A drain that waits says nothing about a cloud that takes the node meanwhile."""
+    last = "cloud.google.com/impending-node-termination"
+    taints = [taint(each) for each in (*keys, "ToBeDeletedByClusterAutoscaler", last)]
+    for each in (taints, taints[::-1]):
+        found = KubeNode.parse(raw_node("n1", taints=each)).configured({"a/maintenance": None}, "")
+        assert (found.draining, found.notice_s) == (last, 15)
+        assert found.gone_s(AT_S) == AT_S + 15
+
+
 def test_the_table_names_every_sign() -> None:
     assert len(DRAINING_TAINTS) == 6
 

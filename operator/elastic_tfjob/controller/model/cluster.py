@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, Literal, cast, get_args
 
 import orjson
@@ -263,12 +264,14 @@ class KubeNode:
         sign = self.draining
         notice_s: float | None = _SHUTDOWN_S
         if sign != SHUTTING_DOWN:
-            signs = {**DRAINING_TAINTS, **draining}
-            drains = (t.key for t in self.taints if t.key in signs and t.effect != "PreferNoSchedule")
+            waits = () if cheap else _WAIT_FOR_BUDGETS
+            signs = {**DRAINING_TAINTS, **dict.fromkeys(waits), **draining}
+            drains = [t.key for t in self.taints if t.key in signs and t.effect != "PreferNoSchedule"]
             # A deleted node is there only because a finalizer drains it, as Karpenter's does.
-            sign = next(drains, "deletionTimestamp" if self.deleted else "")
-            waits = sign in _WAIT_FOR_BUDGETS and sign not in draining and not cheap
-            notice_s = None if waits else signs.get(sign)
+            none = "deletionTimestamp" if self.deleted else ""
+            # Of several signs the shortest notice counts.
+            sign = min(drains, key=lambda each: signs[each] or inf, default=none)
+            notice_s = signs.get(sign)
         found = replace(self, draining=sign, notice_s=notice_s, spot=cheap)
         return self if found == self else found
 
