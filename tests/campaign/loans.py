@@ -90,8 +90,9 @@ class LoanOracles:
         stage, tainted = loan_of(node)
         if not self._is_loanable(new) or not _tolerates(new):
             self.fail("guests_are_loanable", f"{_name(new)} is bound to {name}")
-        # One that is recalled is no mistake: the pod may have been made before.
-        if stage not in ("loaned", "recalled") or not tainted:
+        # One that is recalled is no mistake: the pod may have been made before, or for a job that has not left yet. Its
+        # taint may be gone, since whoever takes that away recalls the node.
+        if stage != "recalled" and not (stage == "loaned" and tainted):
             self.fail("guests_come_to_lent_nodes", f"{_name(new)} is bound to {name}, which is {stage or 'never lent'}")
 
     def _of_a_pool(self, name: str) -> Object | None:

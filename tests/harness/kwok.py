@@ -61,8 +61,9 @@ def kubelets(kubeconfig: Path, directory: Path, selector: str = "type=kwok") -> 
             f"--config={config}",
             f"--kubeconfig={kubeconfig}",
             f"--manage-nodes-with-label-selector={selector}",
-            # Heartbeats of a hundred idle nodes should not weigh on what is measured.
-            "--node-lease-duration-seconds=200",
+            # Heartbeats of a hundred idle nodes should not weigh on what is measured. KWOK renews a lease after a
+            # quarter of it, and kube-controller-manager takes a node for lost after 50 s without.
+            "--node-lease-duration-seconds=120",
             "--server-address=",
             "--v=WARN",
         ],

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+from elastic_tfjob.api.scenario import NodeCompaction
 from elastic_tfjob.controller.model.cluster import selects
-from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
+from elastic_tfjob.controller.model.settings import Configuration, RescaleLimits, parse_configuration
+from elastic_tfjob.scheduling.given_up import CompactionTimes
 from harness.hostile_text import ALIASES, LONG_NUMBER, MERGE_KEYS, NO_YAML, named
 
 
@@ -171,4 +173,12 @@ def test_a_node_has_the_price_of_the_first_selector_that_matches() -> None:
     assert compact.price({"pool": "a"}) == 1.5
     assert compact.price({}) == 0
     assert selects(compact.nodes, {"karpenter.sh/nodepool": "x"})
+
+
+@pytest.mark.parametrize("times", [parse_configuration("").autoscaling.compact.times, NodeCompaction()])
+def test_a_node_is_left_for_longer_than_the_cluster_autoscaler_needs(times: CompactionTimes | NodeCompaction) -> None:
+    """By its defaults it looks at a node with pods every 5 minutes, and removes it 10 minutes after it has seen it
+    empty. Jobs need up to prepare_timeout_s to leave."""
+    recheck_s, unneeded_s = 300.0, 600.0
+    assert times.forget_s > RescaleLimits().prepare_timeout_s + recheck_s + unneeded_s
     assert not selects("", {"a": "b"})

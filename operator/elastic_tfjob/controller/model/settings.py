@@ -246,7 +246,7 @@ class CompactSettings(_Model):
     after_s: Seconds = Field(120.0, description="seconds for which no job lacks room before jobs leave a node")
     every_s: Seconds = Field(30.0, description="seconds from one node to the next")
     forget_s: Seconds = Field(
-        900.0, description="seconds after which jobs use such a node again if no autoscaler has removed it"
+        1800.0, description="seconds after which jobs use such a node again if no autoscaler has removed it"
     )
     headroom: int = Field(0, ge=0, le=100_000, description="number of these nodes that jobs do not leave")
     prices: dict[Selector, Price] = Field(

@@ -87,7 +87,6 @@ class QuotaGrowth:
         self._annotations = AnnotationWriter(api, jobs.seen, "growth")
         self._grows = False
         self._tried_at = -inf
-        self._look_at = -inf
         self._wished_at = 0.0
         self._wishes: Mapping[str, Counts] = {}
         # Writes under way, by namespace and name of the Workload.
@@ -99,12 +98,12 @@ class QuotaGrowth:
         self._timer: asyncio.TimerHandle | None = None
 
     async def follow(self, configuration: Configuration, group: asyncio.TaskGroup) -> None:
-        """Begins to read Kueue's objects once the configuration needs them, or growth from before is to be returned. If
-        they cannot be read, jobs have their declared sizes; that is logged, and tried again."""
+        """Begins to read Kueue's objects once the configuration needs them, or a job has what an earlier one gave it.
+        If they cannot be read, jobs have their declared sizes; that is logged, and tried again."""
         now, self._grows = time.monotonic(), configuration.kueue.growth != "none"
         if self._kueue.started or now - self._tried_at < _RETRY_S:
             return
-        if not self._grows and not await self._has_growth(now):
+        if not self._grows and not any(job.queue and GROWTH_ANNOTATION in job.annotations for job in self._jobs):
             return
         self._tried_at, before = now, self._kueue.problem
         await self._kueue.start(group)
@@ -114,18 +113,6 @@ class QuotaGrowth:
             for job in self._jobs:
                 if job.queue:
                     self._touched(job.key)
-
-    async def _has_growth(self, now: float) -> bool:
-        """Whether Workloads are there that an operator with another configuration created. It looks once."""
-        if now < self._look_at:
-            return False
-        self._look_at = inf
-        try:
-            return await self._kueue.has_growth()
-        except ApiError as error:
-            log.warning("cannot tell whether growth is to be returned to Kueue", error=excerpt(error))
-            self._look_at = now + _RETRY_S
-            return False
 
     def admitted(self, job: TFJob | None) -> Counts:
         """The most replicas per type that Kueue admits for a job at the moment; empty: those that it declares."""
