@@ -23,10 +23,12 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a chief that starts first waits for the others
 
-import numpy as np
-import tensorflow as tf
+from elastic_tfjob.runtime import ElasticCheckpoint, serve, serve_replica
 
-from elastic_tfjob.runtime import ElasticCheckpoint, serve
+serve_replica()  # parameter servers and workers serve here until the job is done, without importing TensorFlow
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 DISPATCH_S, STEPS_AHEAD = 0.05, 2
 """Steps are scheduled for about this time, and at least this number for each worker; a checkpoint can be saved between

@@ -15,10 +15,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # tf.keras is tf-keras
 os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a chief that starts first waits for the others
 
-import numpy as np
-import tensorflow as tf
+from elastic_tfjob.runtime import ElasticCheckpoint, serve, serve_replica
 
-from elastic_tfjob.runtime import ElasticCheckpoint, serve
+serve_replica()  # parameter servers and workers beside them serve here, without importing TensorFlow
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 
 def strategy_of(config: dict) -> tf.distribute.Strategy:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastic_tfjob.runtime.elastic import ElasticCheckpoint, batch_size_per_worker
+    from elastic_tfjob.runtime.light_server import serve_replica
     from elastic_tfjob.runtime.serving import serve
 
-__all__ = ["ElasticCheckpoint", "batch_size_per_worker", "serve"]
+__all__ = ["ElasticCheckpoint", "batch_size_per_worker", "serve", "serve_replica"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from elastic_tfjob.runtime.serving import serve  # noqa: PLC0415
 
         return serve
+    if name == "serve_replica":
+        from elastic_tfjob.runtime.light_server import serve_replica  # noqa: PLC0415
+
+        return serve_replica
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

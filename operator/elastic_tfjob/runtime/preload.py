@@ -22,6 +22,8 @@ READ_EARLY = ("TF_", "GRPC_", "XLA_", "KERAS_", "OMP_", "MKL_", "KMP_", "CUDA_")
 """Prefixes of the variables that libraries read when they are imported."""
 LARGE = 20
 """A package with this many modules takes long to import."""
+LIGHT = "elastic_tfjob.runtime.light_native"
+"""What a replica imports that only serves (light_server.py)."""
 MAX_PACKAGES, MAX_VARIABLES, MAX_SOURCE = 32, 64, 1 << 20
 _AST = 0x400  # ast.PyCF_ONLY_AST, without importing ast
 _INSTALLED = ("site-packages", "dist-packages")
@@ -101,6 +103,8 @@ def steps(program: Program) -> list[Step]:
     found: list[Step] = []
     end = 0
     for statement in tree.body:
+        if _serves_here(statement, program):
+            return [*found, Step("import", LIGHT)]
         done = _steps_of(statement, program.folder)
         if done is None:
             break
@@ -108,6 +112,22 @@ def steps(program: Program) -> list[Step]:
         if done and done[-1].kind == "import":
             end = len(found)
     return found[:end] if end <= MAX_PACKAGES + MAX_VARIABLES else []
+
+
+def _serves_here(node: Any, program: Program) -> bool:
+    """Whether a statement is a call of serve_replica() that does not return in this replica."""
+    if not _calls_serve_replica(node) or not protocol.Task.of(os.environ.get("TF_CONFIG")).serves:
+        return False
+    from elastic_tfjob.runtime.light_server import needs_tensorflow  # noqa: PLC0415
+
+    return not needs_tensorflow(program.name if program.kind == "script" else None)
+
+
+def _calls_serve_replica(node: Any) -> bool:
+    call: Any = node.value if type(node).__name__ == "Expr" else None
+    if type(call).__name__ != "Call" or call.args or call.keywords:
+        return False
+    return _is(call.func, "serve_replica") or _is(call.func, "elastic_tfjob.runtime.serve_replica")
 
 
 def _source(program: Program) -> bytes:
@@ -141,6 +161,8 @@ def _module_file(name: str) -> str:
 def _steps_of(node: Any, folder: str) -> list[Step] | None:
     """The steps of a statement; None for a statement that does anything else."""
     kind = type(node).__name__
+    if _calls_serve_replica(node):
+        return []
     if kind == "Expr":
         call = node.value
         if type(call).__name__ == "Constant":

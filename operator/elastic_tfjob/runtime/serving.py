@@ -56,8 +56,13 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     preload.report_imports()
     protocol.restore_stderr()
     print(f"{job_name} {task_index} serves at {server.target}", flush=True)
+    serve_until_ended(sigterm, cluster.task_address(chief, 0))
+
+
+def serve_until_ended(sigterm: Sigterm, chief: str) -> None:
+    """Wait for SIGTERM, then as long as the chief's address is open, at most CHIEF_S seconds, and exit with 143."""
     # The address is resolved early: a pod that is being deleted has no name any more.
-    host, port = cluster.task_address(chief, 0).rsplit(":", 1)
+    host, port = chief.rsplit(":", 1)
     address = None
     while not sigterm.wait(1.0 if address is None else None):
         if address is None:

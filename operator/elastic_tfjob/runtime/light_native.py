@@ -1,0 +1,55 @@
+"""TensorFlow's native library and the messages of its servers, without the Python of TensorFlow. Importing this module
+loads them, from packages that are only folders; from then on this process cannot `import tensorflow`.
+
+Raises whatever a version of TensorFlow raises whose files are arranged in another way.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import types
+from typing import Any
+
+__all__ = ["start_server"]
+
+_FOLDERS = (
+    "tensorflow",
+    "tensorflow.python",
+    "tensorflow.python.client",
+    "tensorflow.core",
+    "tensorflow.core.protobuf",
+)
+
+
+def _make_packages() -> None:
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        raise ImportError("tensorflow is not installed as a package")
+    root = os.path.dirname(spec.origin)
+    for name in _FOLDERS:
+        module = types.ModuleType(name)
+        module.__path__ = [os.path.join(root, *name.split(".")[1:])]
+        module.__spec__ = importlib.util.spec_from_loader(name, None, is_package=True)
+        sys.modules[name] = module
+
+
+_make_packages()
+
+from tensorflow.core.protobuf import tensorflow_server_pb2  # noqa: E402
+from tensorflow.python.client import pywrap_tf_session  # noqa: E402
+
+
+def start_server(cluster: dict[str, list[str]], kind: str, index: int) -> tuple[Any, str]:
+    """A server of this cluster (addresses by job name), which runs as long as the result is held, and its address. The
+    same as `tf.distribute.Server(cluster, kind, index)`."""
+    definition = tensorflow_server_pb2.ServerDef(job_name=kind, task_index=index, protocol="grpc")
+    for name, tasks in cluster.items():
+        job = definition.cluster.job.add(name=name)
+        for k, address in enumerate(tasks):
+            job.tasks[k] = address
+    server = pywrap_tf_session.TF_NewServer(definition.SerializeToString())
+    pywrap_tf_session.TF_ServerStart(server)
+    target = pywrap_tf_session.TF_ServerTarget(server)
+    return server, target.decode() if isinstance(target, bytes) else str(target)
