@@ -12,7 +12,7 @@ from elastic_tfjob.commands.job_findings import Finding
 from elastic_tfjob.controller import LEASE_NAME
 from elastic_tfjob.controller.kube.autoscaler import serves_autoscaler
 from elastic_tfjob.controller.kube.errors import ApiError, Unavailable
-from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, KubeNode, selects
+from elastic_tfjob.controller.model.cluster import KubeNode, selects
 from elastic_tfjob.controller.model.settings import Configuration, parse_configuration
 from elastic_tfjob.controller.planning.request import JobRequest
 
@@ -109,13 +109,12 @@ def _about_nodes(found: Configuration, about: str, known: Nodes) -> Iterator[Fin
 
 def no_orders(found: Configuration, known: Nodes) -> str:
     """Why waiting jobs order no nodes; empty if they do, or if the profile does not decide."""
-    when = found.autoscaling.order.when
-    if when == "never" and found.decides:
+    order = found.autoscaling.order
+    if not found.decides or order.asks(known.nodes, autoscaler=known.autoscaler):
+        return ""
+    if order.when == "never":
         return "autoscaling.order.when is never"
-    labelled = any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in known.nodes)
-    if when == "auto" and found.decides and not (known.autoscaler or labelled):
-        return "no autoscaler was found (autoscaling.order.when: auto)"
-    return ""
+    return "no autoscaler was found (autoscaling.order.when: auto)"
 
 
 async def order_hint(at: Cluster, namespace: str, request: JobRequest) -> str:

@@ -14,7 +14,6 @@ from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import admitting
 from elastic_tfjob.scheduling.shared_cpu import time_in_turn, usable_cpu
 from elastic_tfjob.scheduling.snapshot import (
-    LEAD_S,
     PS,
     WORKER,
     Counts,
@@ -84,7 +83,6 @@ class Forecast:
 
 
 UNKNOWN = Forecast()
-NO_ORDERS: Final[Mapping[str, Counts]] = {}
 
 
 def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] | None = None) -> Prediction:
@@ -219,7 +217,7 @@ class Forecasts(Mapping[str, Forecast]):
         snapshot: Snapshot,
         changed: Changed,
         order: Callable[[], Iterable[str]],
-        orders: Mapping[str, Counts] = NO_ORDERS,
+        orders: Mapping[str, Counts],
     ) -> None:
         self._snapshot = snapshot
         self._changed = changed
@@ -295,8 +293,10 @@ class Forecasts(Mapping[str, Forecast]):
             job = snapshot.jobs[key]
             if (given := self._changed(key)) is not None and given[0]:
                 continue
-            if counts := self._orders.get(key):
-                yield key, self._when_nodes_come(job, counts)
+            rules = snapshot.cluster_rules.orders
+            if rules is not None and (counts := self._orders.get(key)):
+                comes_s = rules.since_s.get(key, snapshot.now) + rules.lead_s
+                yield key, forecast(job, snapshot.now, counts=counts, past=self._past(job), begins_s=comes_s)
                 continue
             least = job.spec.demand(job.spec.minimum)
             if not least.within(capacity):
@@ -316,11 +316,6 @@ class Forecasts(Mapping[str, Forecast]):
             if expected.finish is not None and expected.finish.expected_s < inf:
                 heappush(ends, (expected.finish.expected_s, key, demand))
             yield key, Forecast(expected.finish, expected.deadline_s, at, expected.source)
-
-    def _when_nodes_come(self, job: Job, counts: Counts) -> Forecast:
-        now, rules = self._snapshot.now, self._snapshot.cluster_rules.orders
-        lead_s, since_s = (rules.lead_s, rules.since_s.get(job.key, now)) if rules is not None else (LEAD_S, now)
-        return forecast(job, now, counts=counts, past=self._past(job), begins_s=since_s + lead_s)
 
 
 # -- Attainable: the least size with which a job meets a deadline from now on ------------------------------------------

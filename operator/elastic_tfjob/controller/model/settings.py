@@ -13,7 +13,7 @@ kueue: {growth: workloads}    # jobs may use free quota of their Kueue queue
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,7 +29,14 @@ from elastic_tfjob.api.reading import (
 )
 from elastic_tfjob.api.scenario import keys_at, wrong_places
 from elastic_tfjob.api.words import did_you_mean
-from elastic_tfjob.controller.model.cluster import LOANED_TAINT, POOL_LABEL, POOL_NAME, selects
+from elastic_tfjob.controller.model.cluster import (
+    AUTOSCALED_LABELS,
+    LOANED_TAINT,
+    POOL_LABEL,
+    POOL_NAME,
+    KubeNode,
+    selects,
+)
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
 from elastic_tfjob.scheduling.contract import refusals
@@ -218,6 +225,12 @@ class OrderSettings(_Model):
     @classmethod
     def _quantity(cls, text: str) -> str:
         return _amounts({"cpu": text})["cpu"]
+
+    def asks(self, nodes: Iterable[KubeNode], *, autoscaler: bool) -> bool:
+        """Whether jobs order nodes in a cluster of these nodes. `autoscaler`: whether it serves an autoscaler's API."""
+        if self.when != "auto":
+            return self.when == "always"
+        return autoscaler or any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in nodes)
 
     def rules(self, failed: frozenset[str], since_s: Mapping[str, float], lead_s: float) -> OrderRules:
         """The rules of a round; the arguments as for OrderRules."""

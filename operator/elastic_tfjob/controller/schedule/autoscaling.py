@@ -10,7 +10,7 @@ from typing import Final
 from elastic_tfjob.controller.kube import metrics
 from elastic_tfjob.controller.kube.events import EventRecorder
 from elastic_tfjob.controller.kube.informer import Informer
-from elastic_tfjob.controller.model.cluster import AUTOSCALED_LABELS, ForeignPod, KubeNode, selects
+from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode, selects
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import NodeOrder
 from elastic_tfjob.controller.model.settings import Configuration
@@ -83,7 +83,7 @@ class Autoscaling:
     def _ordering(self, configuration: Configuration, now_s: float) -> OrderRules | None:
         settings, orders, unix_s = configuration.autoscaling.order, tuple(self._orders()), time.time()
         self._measure(orders, unix_s)
-        if settings.when == "never" or (settings.when == "auto" and not (self._present() or self._has_labelled_node())):
+        if not settings.asks(self._nodes, autoscaler=self._present()):
             return None
         waits, filled, timeout_s = waiting_orders(orders), filled_orders(orders), settings.timeout_s
         since, used = (
@@ -117,9 +117,6 @@ class Autoscaling:
         self._wake_in(min(unmade_s, default=None))
         asked = {name: at_s for name, (at_s, _) in waits.items()}
         return settings.rules(self._unfilled.failed(now_s), asked, self._unfilled.lead_s)
-
-    def _has_labelled_node(self) -> bool:
-        return any(not AUTOSCALED_LABELS.isdisjoint(node.labels) for node in self._nodes)
 
     def _measure(self, orders: Collection[NodeOrder], now_s: float) -> None:
         """Counts placeholders by state, and how long those waited that have a node now."""
