@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from elastic_tfjob.exporter import status as exporter_status
 from elastic_tfjob.runtime import forkserver as forkserver_module
 from elastic_tfjob.runtime import launcher as launcher_module
+from elastic_tfjob.runtime import live_switch as live_switch_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
 from elastic_tfjob.runtime.processes import Process
@@ -288,7 +289,7 @@ def virtual_machine() -> Iterator[None]:
     names: list[tuple[Any, str, Any]] = [
         *(
             (module, name, virtual)
-            for module in (launcher_module, programs_module)
+            for module in (launcher_module, live_switch_module, programs_module)
             for name, virtual in of_launcher.items()
             if hasattr(module, name)
         ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ LEGAL_PHASES: Final = {
     ("Preparing", "RollingBack"),
     ("Checkpointing", "Switching"),
     ("Checkpointing", "RollingBack"),
+    ("Checkpointing", "Preparing"),
     ("RollingBack", "Stable"),
     ("RollingBack", "Switching"),
     ("Switching", "Stable"),
@@ -264,6 +265,11 @@ class Oracles:
         elif self.most_lost_steps is not None and training.hook and training.reached - step > self.most_lost_steps:
             self.fail("one_interval_is_lost_at_most", f"{training.reached} steps were done, {step} is where it goes on")
 
+    def workers_change(self, program: Program) -> None:
+        """A running program gets other workers for a size that was not given up."""
+        if (program.training.name, program.runs_as) in self._refused:
+            self.fail("refused_never_trains", f"generation {program.runs_as} was given up, and its workers train")
+
     def is_to_save(self, program: Program, waiting: bool) -> None:
         """Training stands still for a program that is ready to take over, and for no other."""
         if not waiting:
@@ -314,6 +320,16 @@ class Oracles:
                     self.fail("training_goes_on", f"{name} does not train")
                 elif len(chiefs) > 1:
                     self.fail("one_program_is_left", f"{name} has programs of generations {sorted(chiefs)}")
+                else:
+                    self._trains_with(wanted, next(each for each in trainers if each.task.chief))
+
+    def _trains_with(self, wanted: Set[str], program: Program) -> None:
+        """The program trains with the pods that there are: state, launcher and coordinator agree."""
+        used = {address.partition(".")[0] for address in program.uses}
+        own = program.container.name
+        others = {name for name in wanted if "-evaluator-" not in name and name != own}
+        if used and used != others:
+            self.fail("trains_with_its_pods", f"{sorted(used)} and not {sorted(others)}")
 
     def _of_jobs(self, resource: str) -> Iterator[Object]:
         return (each for each in self.server.all(resource) if resource != "pods" or is_of_a_job(each))

@@ -34,6 +34,7 @@ class Judge(Protocol):
     """Who watches over training."""
 
     def training_begins(self, program: "Program", step: int) -> None: ...
+    def workers_change(self, program: "Program") -> None: ...
     def is_to_save(self, program: "Program", waiting: bool) -> None: ...
 
 
@@ -46,7 +47,9 @@ class Training:
     beyond the usual. `lingers_s`: how long programs other than the chief's take to end at SIGTERM beyond the usual.
     `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where the chief of their
     generation ends and has not succeeded. `dies_with`: with so many workers the chief's program restores and ends with
-    1; `own_port`: a program cannot start while another one runs in its container. `name`: the job's namespace and name.
+    1; `live`: whether workers join and leave a running program, `joins`: whether new ones can be used, `answers`:
+    whether it answers; `own_port`: a program cannot start while another one runs in its container. `name`: the job's
+    namespace and name.
     """
 
     judge: Judge
@@ -64,6 +67,9 @@ class Training:
     hook: bool = True
     clings: bool = False
     dies_with: int | None = None
+    live: bool = False
+    joins: bool = True
+    answers: bool = True
     own_port: bool = False
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
@@ -98,7 +104,8 @@ class Program:
         self.container = container
         self.training = container.training
         self.pid = pid
-        self.generation = generation
+        self.generation = self.runs_as = generation
+        """The generation that it was started for, and the one whose workers it has."""
         self.prepared = prepared
         self.state = "importing"
         self._spare = spare
@@ -174,6 +181,8 @@ class Program:
             training.judge.training_begins(self, self.base)
             training.trainers.add(self)
             self._after(STEP_S, self._first_step)
+            if self._servers and training.hook:
+                self._write("live", {"able": training.live, "why": "" if training.live else "live=False"})
         else:
             training.trainers.add(self)
         self.plan_end()
@@ -188,6 +197,11 @@ class Program:
         self.report()
         if self._read("save") is not None:  # it was asked for before there was anything to save
             self.file_changed("save")
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The addresses of the servers that it trains with."""
+        return self._peers
 
     def plan_end(self) -> None:
         """Set the timer for the last step."""
@@ -226,7 +240,7 @@ class Program:
         self.training.serving.discard(self._address)
         if code and self.task.chief and self.training.clings:
             for each in sorted(self.training.peers, key=lambda peer: peer._address):
-                if each.generation == self.generation:
+                if each.generation == self.generation or each._address in self._peers:
                     each._after(0.0, each.exit, 1)  # it has lost its connection before the chief's pod is gone
         self.container.ended(self, code)
 
@@ -277,6 +291,23 @@ class Program:
             self._after(self.container.seconds(0.0, 0.3), self._stand_still)
         elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
             self._go_on()
+        elif name == "workers" and self.state == "training" and self.task.chief:
+            self._after(self.container.seconds(0.1, 0.8), self._change_workers)
+
+    def _change_workers(self) -> None:
+        """Those that join must listen; those that leave are not needed any more."""
+        request = self._read("workers")
+        if request is None or self.state != "training" or not self.training.answers:
+            return
+        servers = self._servers | set(request["workers"])
+        back = request["generation"] == self.runs_as
+        why = "" if back or (self.training.joins and servers <= self.training.serving) else "a worker cannot be reached"
+        if not why and not back:
+            self._peers, self.runs_as = frozenset(servers), request["generation"]
+            self._workers = len(request["workers"])
+            self.first_step_at, self.downtime_s, self.lost_steps = wall(), 0.1, 0
+            self.training.judge.workers_change(self)
+        self._write("changed", {"id": request["id"], "ok": not why, "why": why})
 
     def _is_last(self) -> bool:
         """Whether what is asked for is the checkpoint before the pod ends."""
@@ -330,7 +361,7 @@ class Program:
         last_at = last + offset if last is not None and made else (before or {}).get("last_step_at")
         self.container.progress = {
             "at": wall(),
-            "generation": self.generation,
+            "generation": self.runs_as,
             "step": step,
             "total_steps": self.training.total_steps or None,
             "steps_per_s": 1 / STEP_S if made else None,
@@ -409,6 +440,7 @@ class Container:
         self._ended = False
         spec = pod["spec"]
         trainer = next(each for each in spec["containers"] if each["name"] == CONTAINER)
+        self.name: str = pod["metadata"]["name"]
         self.limit_cores = cpu_of(spec)[1] / 1000
         environment = {each["name"]: each.get("value") for each in trainer.get("env") or ()}
         self._tf_config = environment.get("TF_CONFIG")

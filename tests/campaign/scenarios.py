@@ -2,13 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from campaign.acts import (
+    KIPS,
+    SIZE,
+    drain,
+    move,
+    rescaled,
+    succeed,
+    to_and_fro,
+    train,
+    train_placed,
+    train_plain,
+)
 from campaign.apiserver import Place
 from campaign.autoscaled import AUTOSCALED
 from campaign.lent import LOANS
+from campaign.live import LIVE
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
@@ -17,69 +29,32 @@ from elastic_tfjob.controller.model.target import Target
 
 __all__ = ["SCENARIOS", "TAKEN_OVER"]
 
-_SIZE: Final = {"Chief": 1, "PS": 1, "Worker": 2}
 _NO_CHIEF: Final = {"PS": 1, "Worker": 2}
 
 
-async def _train(world: World, types: Mapping[str, Any] = _SIZE, **options: Any) -> None:
-    """An elastic job that trains."""
-    options.setdefault("cleanPodPolicy", "Running")
-    world.submit(types, elastic=True, **options)
-    await world.until(lambda: world.has("Running") and world.trains())
-    await asyncio.sleep(4)
-
-
-async def _train_plain(world: World, types: Mapping[str, Any] = _SIZE, **options: Any) -> None:
-    """A job without bounds that trains."""
-    options.setdefault("cleanPodPolicy", "Running")
-    world.submit(types, **options)
-    await world.until(lambda: world.has("Running") and world.trains())
-
-
-async def _succeed(world: World) -> None:
-    """Training ends, and with it the job."""
-    world.training().finish()
-    await world.until(lambda: world.has("Succeeded"))
-
-
-async def _rescaled(world: World, **sizes: int) -> None:
-    """Ask for another size and wait until the job has it."""
-    world.annotate(**{f"target_{kind}": str(count) for kind, count in sizes.items()})
-    names = {"workers": "Worker", "ps": "PS"}
-
-    def there() -> bool:
-        state = world.state()
-        return state.get("phase") == "Stable" and all(
-            state["replicas"][names[kind]] == count for kind, count in sizes.items()
-        )
-
-    await world.until(there)
-    await asyncio.sleep(4)
-
-
-async def _start(world: World, types: Mapping[str, Any] = _SIZE) -> None:
+async def _start(world: World, types: Mapping[str, Any] = SIZE) -> None:
     """A plain job starts, runs, and succeeds. One without a chief does when its worker 0 has."""
-    await _train_plain(world, types)
+    await train_plain(world, types)
     await asyncio.sleep(5)
-    await _succeed(world)
+    await succeed(world)
 
 
 async def _start_elastic(world: World) -> None:
     """An elastic job starts, trains, and succeeds."""
-    await _train(world)
-    await _succeed(world)
+    await train(world)
+    await succeed(world)
 
 
 async def _placed(world: World) -> None:
     """A job of one size gets its nodes from the profile, trains, and succeeds."""
     sizes = {"min-workers": "2", "max-workers": "2", "max-ps": "1"}
-    await _train(world, annotations={f"{PREFIX}{name}": value for name, value in sizes.items()})
-    await _succeed(world)
+    await train(world, annotations={f"{PREFIX}{name}": value for name, value in sizes.items()})
+    await succeed(world)
 
 
 async def _fail(world: World) -> None:
     """A plain job whose program fails for good."""
-    world.submit(_SIZE, restart="ExitCode")
+    world.submit(SIZE, restart="ExitCode")
     await world.until(lambda: world.has("Running") and world.trains())
     world.training().exit_code = 1
     world.training().finish()
@@ -88,20 +63,20 @@ async def _fail(world: World) -> None:
 
 async def _forgotten(world: World) -> None:
     """A job that has succeeded is deleted when its time to live is over."""
-    await _train_plain(world, cleanPodPolicy="All", ttlSecondsAfterFinished=20)
+    await train_plain(world, cleanPodPolicy="All", ttlSecondsAfterFinished=20)
     world.training().finish()
     await world.until(lambda: not world.server.all("tfjobs"))
 
 
 async def _too_long(world: World) -> None:
     """A job runs for longer than it may."""
-    world.submit(_SIZE, cleanPodPolicy="All", activeDeadlineSeconds=40)
+    world.submit(SIZE, cleanPodPolicy="All", activeDeadlineSeconds=40)
     await world.until(lambda: world.has("Failed"))
 
 
 async def _too_often(world: World) -> None:
     """The containers of a job fail more often than they may."""
-    await _train_plain(world, cleanPodPolicy="All", backoffLimit=2)
+    await train_plain(world, cleanPodPolicy="All", backoffLimit=2)
     world.training().exit_code = 1
     world.training().finish()
     await world.until(lambda: world.has("Failed"))
@@ -109,7 +84,7 @@ async def _too_often(world: World) -> None:
 
 async def _retried(world: World) -> None:
     """A program ends with a code after which its pod is made anew, and then succeeds."""
-    await _train_plain(world, restart="ExitCode")
+    await train_plain(world, restart="ExitCode")
     world.training().exit_code = 137
     world.training().finish()
     await world.until(lambda: world.has("Restarting"))
@@ -119,33 +94,33 @@ async def _retried(world: World) -> None:
 
 async def _grow(world: World) -> None:
     """Two workers more."""
-    await _train(world)
-    await _rescaled(world, workers=4)
+    await train(world)
+    await rescaled(world, workers=4)
 
 
 async def _shrink(world: World) -> None:
     """One worker less."""
-    await _train(world)
-    await _rescaled(world, workers=1)
+    await train(world)
+    await rescaled(world, workers=1)
 
 
 async def _more_ps(world: World) -> None:
     """Another number of parameter servers, then the job ends."""
-    await _train(world)
-    await _rescaled(world, ps=2)
-    await _succeed(world)
+    await train(world)
+    await rescaled(world, ps=2)
+    await succeed(world)
 
 
 async def _spare(world: World) -> None:
     """Two workers more, whose programs begin when the others have ended."""
-    await _train(world, annotations={"elastic.kubeflow.org/rescale": "spare"})
-    await _rescaled(world, workers=4)
+    await train(world, annotations={"elastic.kubeflow.org/rescale": "spare"})
+    await rescaled(world, workers=4)
 
 
 async def _recreate(world: World, **options: Any) -> None:
     """Another size, for which all pods are made anew."""
-    await _train(world, annotations={"elastic.kubeflow.org/rescale": "recreate"}, **options)
-    await _rescaled(world, workers=3)
+    await train(world, annotations={"elastic.kubeflow.org/rescale": "recreate"}, **options)
+    await rescaled(world, workers=3)
 
 
 async def _recreate_never(world: World) -> None:
@@ -157,7 +132,7 @@ async def _recreate_never(world: World) -> None:
 
 async def _roll_back(world: World) -> None:
     """The program of the next size does not come up."""
-    await _train(world)
+    await train(world)
     world.training().builds = False
     world.annotate(target_workers="3")
     await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
@@ -168,7 +143,7 @@ async def _roll_back(world: World) -> None:
 
 async def _no_room_to_save(world: World) -> None:
     """The checkpoint for the next size cannot be written."""
-    await _train(world)
+    await train(world)
     world.training().saves = False
     world.annotate(target_workers="3")
     await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
@@ -179,7 +154,7 @@ async def _no_room_to_save(world: World) -> None:
 
 async def _dies_at_start(world: World, *, rescale: str = "overlap", **options: Any) -> None:
     """The program of the next size ends with an error each time that it is started, after the switch to it."""
-    await _train(world, annotations={f"{PREFIX}rescale": rescale}, **options)
+    await train(world, annotations={f"{PREFIX}rescale": rescale}, **options)
     world.training().dies_with = 3
     world.annotate(target_workers="3")
     await _returned(world)
@@ -190,7 +165,7 @@ async def _returned(world: World) -> None:
 
     def back() -> bool:
         state = world.state()
-        there = state["phase"] == "Stable" and state["replicas"] == _SIZE and state["refused"] is not None
+        there = state["phase"] == "Stable" and state["replicas"] == SIZE and state["refused"] is not None
         return there and world.trains(state["generation"])
 
     await world.until(back, _AGAIN_S)
@@ -214,7 +189,7 @@ def _quota(world: World, pods: int) -> None:
 
 async def _quota_is_full(world: World) -> None:
     """A quota has no room for the next size, for which all pods are to be recreated: none of them ends."""
-    await _train(world, annotations={f"{PREFIX}rescale": "recreate"})
+    await train(world, annotations={f"{PREFIX}rescale": "recreate"})
     before = {pod["metadata"]["uid"] for pod in world.server.all("pods")}
     _quota(world, 4)
     world.annotate(target_workers="4")
@@ -227,7 +202,7 @@ async def _quota_is_full(world: World) -> None:
 
 async def _quota_closes(world: World) -> None:
     """A quota has room for the next size until its pods are to be created."""
-    await _train(world, annotations={f"{PREFIX}rescale": "recreate"})
+    await train(world, annotations={f"{PREFIX}rescale": "recreate"})
     world.annotate(target_workers="4")
     await world.until(lambda: world.state()["phase"] == "Recreating")
     _quota(world, 4)
@@ -236,23 +211,23 @@ async def _quota_closes(world: World) -> None:
 
 async def _own_port(world: World) -> None:
     """A program that has a port of its own dies whenever it is prepared beside itself: another mode is taken."""
-    await _train(world)
+    await train(world)
     world.training().own_port = True
     for generation in range(1, 5):
         world.annotate(target_workers=str(3 + generation % 2))
         await world.until(lambda least=generation: _tried(world.state()) >= least)  # type: ignore[misc]
-    await _rescaled(world, workers=3)
+    await rescaled(world, workers=3)
 
 
 async def _told_late(world: World) -> None:
     """The chief hears that it is to save just before it is given up, and long after that that it has been."""
-    await _train(world)
+    await train(world)
     world.training().save_s = 3.0
     world.cluster.deaf_s |= {"switch": 64.0, "run": 30.0}
     world.annotate(target_workers="3")
     await world.until(lambda: world.state()["phase"] == "Stable" and _tried(world.state()) == 1, 200)
     world.training().save_s = 0.0
-    await _rescaled(world, workers=2)
+    await rescaled(world, workers=2)
 
 
 def _tried(state: Mapping[str, Any]) -> int:
@@ -262,14 +237,14 @@ def _tried(state: Mapping[str, Any]) -> int:
 
 async def _stop(world: World) -> None:
     """An elastic job is suspended."""
-    await _train(world)
+    await train(world)
     world.edit({"spec": {"runPolicy": {"suspend": True}}})
     await world.until(lambda: world.has("Suspended"))
 
 
 async def _stop_at_once(world: World) -> None:
     """A plain job is suspended as soon as the operator has called it Running."""
-    world.submit(_SIZE, cleanPodPolicy="Running")
+    world.submit(SIZE, cleanPodPolicy="Running")
     await world.until(lambda: world.has("Running"))
     world.edit({"spec": {"runPolicy": {"suspend": True}}})
     await world.until(lambda: world.has("Suspended"))
@@ -286,7 +261,7 @@ async def _resume(world: World) -> None:
 
 async def _delete(world: World) -> None:
     """A job is deleted while it grows."""
-    await _train(world)
+    await train(world)
     world.annotate(target_workers="4")
     await world.until(lambda: world.state().get("phase") == "Preparing")
     world.server.delete("tfjobs", world.job())
@@ -294,33 +269,23 @@ async def _delete(world: World) -> None:
 
 async def _cpu(world: World) -> None:
     """The profile gives the workers more CPU, in place. A person stands in for it here, so that the end is certain."""
-    await _train(world)
-    target = Target(0, _SIZE, cpu={"Worker": (300, 400)}, reason="CPU is idle", declared=_SIZE)
+    await train(world)
+    target = Target(0, SIZE, cpu={"Worker": (300, 400)}, reason="CPU is idle", declared=SIZE)
     world.annotate(target=target.to_json())
     await world.until(lambda: bool(world.state().get("cpu")))
     await asyncio.sleep(5)
 
 
-async def _to_and_fro(world: World) -> None:
-    """Another size is wanted as soon as the last one is there."""
-    await _train(world)
-    world.annotate(target_workers="4")
-    await world.until(lambda: world.state().get("phase") == "Switching")
-    world.annotate(target_workers="1")
-    await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["Worker"] == 1)
-    await asyncio.sleep(4)
-
-
-async def _grow_and_end(world: World, types: Mapping[str, Any] = _SIZE) -> None:
+async def _grow_and_end(world: World, types: Mapping[str, Any] = SIZE) -> None:
     """A job succeeds with more workers than its spec has."""
-    await _train(world, types)
-    await _rescaled(world, workers=3)
-    await _succeed(world)
+    await train(world, types)
+    await rescaled(world, workers=3)
+    await succeed(world)
 
 
 async def _never_ready(world: World) -> None:
     """The program of the next size comes up, and is never ready."""
-    await _train(world)
+    await train(world)
     world.training().hangs = True
     world.annotate(target_workers="3")
     await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
@@ -331,7 +296,7 @@ async def _never_ready(world: World) -> None:
 
 async def _prepared_dies(world: World) -> None:
     """The program of the next size dies while the chief saves for it."""
-    await _train(world)
+    await train(world)
     world.training().breaks = True
     world.annotate(target_workers="3")
     await world.until(lambda: (world.state().get("refused") or {}).get("generation") == 1)
@@ -343,7 +308,7 @@ async def _prepared_dies(world: World) -> None:
 
 async def _chief_dies(world: World) -> None:
     """The chief's container dies when it is to save for the next size."""
-    await _train(world)
+    await train(world)
     world.oracles.exact = False
     world.annotate(target_workers="3")
     await world.until(lambda: world.state().get("phase") in ("Checkpointing", "Switching"))
@@ -355,7 +320,7 @@ async def _chief_dies(world: World) -> None:
 async def _no_hook(world: World) -> None:
     """A program without ElasticCheckpoint gets another size, for which it is made anew."""
     world.training().hook = False
-    world.submit(_SIZE, elastic=True, cleanPodPolicy="Running")
+    world.submit(SIZE, elastic=True, cleanPodPolicy="Running")
     await world.until(lambda: world.has("Running") and world.trains())
     world.annotate(target_workers="3")
     await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3, 150)
@@ -365,24 +330,24 @@ async def _no_hook(world: World) -> None:
 
 async def _old_target(world: World) -> None:
     """Somebody writes a target that an earlier generation had."""
-    await _train(world)
-    await _rescaled(world, workers=3)
-    world.annotate(target=Target(0, _SIZE, reason="long ago", declared=_SIZE).to_json())
+    await train(world)
+    await rescaled(world, workers=3)
+    world.annotate(target=Target(0, SIZE, reason="long ago", declared=SIZE).to_json())
     await asyncio.sleep(20)
     await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["Worker"] == 3)
 
 
 async def _copy(world: World) -> None:
     """A job is copied with all its annotations under another name, as `kubectl get -o yaml` and `apply` do."""
-    await _train(world)
-    await _rescaled(world, workers=3)
+    await train(world)
+    await rescaled(world, workers=3)
     annotations = dict(world.job()["metadata"]["annotations"])
     del annotations[f"{PREFIX}target-workers"]
-    world.submit(_SIZE, "twin", cleanPodPolicy="Running", annotations=annotations)
+    world.submit(SIZE, "twin", cleanPodPolicy="Running", annotations=annotations)
 
     def own() -> bool:
         state = world.state("twin")
-        return state.get("generation") == 0 and state.get("replicas") == _SIZE and world.trains(name="twin")
+        return state.get("generation") == 0 and state.get("replicas") == SIZE and world.trains(name="twin")
 
     await world.until(own)
     await asyncio.sleep(5)
@@ -391,7 +356,7 @@ async def _copy(world: World) -> None:
 async def _anew(world: World) -> None:
     """A job is deleted and created again at once."""
     for again in (True, False):
-        await _train_plain(world, restart="Never")
+        await train_plain(world, restart="Never")
         await asyncio.sleep(4)
         if again:
             world.server.delete("tfjobs", world.job())
@@ -399,7 +364,7 @@ async def _anew(world: World) -> None:
 
 async def _blink(world: World) -> None:
     """A job whose pods must not fail is suspended, and resumed before they are gone."""
-    await _train_plain(world, restart="Never")
+    await train_plain(world, restart="Never")
     await asyncio.sleep(5)
     world.edit({"spec": {"runPolicy": {"suspend": True}}})
     await asyncio.sleep(0.3)
@@ -411,7 +376,7 @@ async def _blink(world: World) -> None:
 
 async def _relabelled(world: World) -> None:
     """A label gives a job's pod to nobody."""
-    await _train_plain(world)
+    await train_plain(world)
     await asyncio.sleep(5)
     patch = {"metadata": {"labels": {JOB_NAME_LABEL: "nobody"}}}
     world.server.handle("PATCH", "/api/v1/namespaces/default/pods/job-worker-1", patch, by="user")
@@ -429,13 +394,13 @@ async def _pods_refused(world: World) -> None:
         return ""
 
     world.server.refuses = quota
-    await _train_plain(world)
+    await train_plain(world)
     await asyncio.sleep(5)
 
 
 async def _cpu_refused(world: World) -> None:
     """A quota refuses CPU to the workers, and then does not any more."""
-    await _train(world)
+    await train(world)
     refused: list[str] = []
 
     def quota(_: str, place: Place) -> str:
@@ -445,7 +410,7 @@ async def _cpu_refused(world: World) -> None:
         return ""
 
     world.server.refuses = quota
-    target = Target(0, _SIZE, cpu={"Worker": (300, 400)}, reason="CPU is idle", declared=_SIZE)
+    target = Target(0, SIZE, cpu={"Worker": (300, 400)}, reason="CPU is idle", declared=SIZE)
     world.annotate(target=target.to_json())
 
     def given() -> bool:
@@ -458,22 +423,22 @@ async def _cpu_refused(world: World) -> None:
 
 async def _hand_over(world: World) -> None:
     """The replica that leads is told to end while a job grows: it gives its lease back, and another one takes it."""
-    await _train(world)
+    await train(world)
     world.annotate(target_workers="4")
     await world.until(lambda: world.state().get("phase") == "Preparing")
     world.stop_leader()
-    await _rescaled(world, workers=4)
+    await rescaled(world, workers=4)
 
 
 async def _cut_off(world: World) -> None:
     """The replica that leads cannot renew its lease: another one takes over, and a job grows."""
-    await _train(world)
+    await train(world)
     world.cut_leader(40.0)
     await asyncio.sleep(25.0)
-    await _rescaled(world, workers=4)
+    await rescaled(world, workers=4)
 
 
-_train_cleaned: Final = partial(_train_plain, cleanPodPolicy="All")
+_train_cleaned: Final = partial(train_plain, cleanPodPolicy="All")
 
 
 async def _nothing(_: World) -> None: ...
@@ -487,16 +452,16 @@ async def _trained_and_cleaned(world: World) -> None:
 
 async def _clean(world: World) -> None:
     """It succeeds, and its pods are gone."""
-    await _succeed(world)
+    await succeed(world)
     await world.until(lambda: not world.server.all("pods"))
 
 
 async def _late_state(world: World) -> None:
     """As before, and a state that the first one wrote comes when the job is further than that."""
-    await _train(world)
+    await train(world)
     world.hold_state(lambda: world.state().get("phase") == "Switching")
     world.cut_leader(40.0)
-    await _rescaled(world, workers=4)
+    await rescaled(world, workers=4)
 
 
 _WAITS: Final = {f"{PREFIX}placement": "auto"}
@@ -504,11 +469,11 @@ _WAITS: Final = {f"{PREFIX}placement": "auto"}
 
 async def _room(world: World) -> None:
     """A job waits for the room of another one, which ends."""
-    world.submit(_SIZE, cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    world.submit(SIZE, cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
     await world.until(lambda: world.has("Running") and world.trains())
-    world.submit(_SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
+    world.submit(SIZE, "second", cpu="1800m", annotations=_WAITS, cleanPodPolicy="Running")
     await asyncio.sleep(20)
-    await _succeed(world)
+    await succeed(world)
     await world.until(lambda: world.has("Running", "second") and world.trains(name="second"))
     await asyncio.sleep(15)  # what the first one taught is written later
 
@@ -532,32 +497,10 @@ async def _refused_node(world: World) -> None:
     await asyncio.sleep(5)
 
 
-_FIXED_SIZE: Final = {f"{PREFIX}{name}": value for name, value in (("max-workers", "2"), ("min-workers", "2"))}
-"""Of a job that is placed and moved, and never grows or shrinks."""
-
-
 async def _moved(world: World, kind: str, task: int) -> None:
     """A replica that trains goes to another node."""
-    await _train_placed(world)
-    await _move(world, kind=kind, task=task)
-
-
-async def _train_placed(world: World) -> None:
-    """A job of one size trains on nodes that the profile has chosen."""
-    await _train(world, annotations={**_FIXED_SIZE, f"{PREFIX}max-ps": "1"})
-
-
-async def _move(world: World, *, kind: str, task: int) -> None:
-    """A replica goes to another node. A person stands in for the profile, so that the end is certain."""
-    text = world.job()["metadata"]["annotations"][f"{PREFIX}target"]
-    target = Target.parse(text)
-    assert target is not None
-    there = target.nodes[kind]
-    node = next(name for name in sorted(world.scenario.nodes, reverse=True) if name != there[task])
-    nodes = {**target.nodes, kind: (*there[:task], node, *there[task + 1 :])}
-    world.annotate(target=replace(target, generation=1, nodes=nodes, reason="nearer").to_json())
-    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["generation"] == 1)
-    await asyncio.sleep(4)
+    await train_placed(world)
+    await move(world, kind=kind, task=task)
 
 
 async def _move_worker(world: World) -> None:
@@ -568,23 +511,6 @@ async def _move_worker(world: World) -> None:
 async def _move_ps(world: World) -> None:
     """A parameter server goes to another node."""
     await _moved(world, "PS", 0)
-
-
-async def _drain(world: World) -> None:
-    """An autoscaler drains the node of a job, by a taint and no cordon: its replicas leave it."""
-    await _train_placed(world)
-    pod = world.server.get("pods", "default", "job-worker-1")
-    assert pod is not None
-    node = pod["spec"]["nodeName"]
-    taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
-    world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}}, by="karpenter")
-
-    def left() -> bool:
-        there = [each for each in world.server.all("pods") if each["spec"].get("nodeName") == node]
-        return not there and world.state()["phase"] == "Stable" and world.state()["generation"] > 0
-
-    await world.until(left)
-    await asyncio.sleep(4)
 
 
 def _types(priority: str = "") -> dict[str, Any]:
@@ -598,7 +524,7 @@ def _types(priority: str = "") -> dict[str, Any]:
     spec = {"containers": [container], **({"priorityClassName": priority} if priority else {})}
     return {
         name: {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
-        for name, count in _SIZE.items()
+        for name, count in SIZE.items()
     }
 
 
@@ -673,7 +599,7 @@ async def _chief_lost(world: World) -> None:
 
 async def _edit_refused(world: World) -> None:
     """The program of an edited size does not come up at first. No profile can have it grow any further."""
-    await _train(world, annotations={f"{PREFIX}max-workers": "3"})
+    await train(world, annotations={f"{PREFIX}max-workers": "3"})
     world.training().builds = False
     world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
     await world.until(lambda: _tried(world.state()) >= 1)
@@ -685,7 +611,7 @@ async def _edit_refused(world: World) -> None:
 
 async def _edit_overtakes(world: World) -> None:
     """An edited size makes no step, and is edited once more before that is known."""
-    await _train(world)
+    await train(world)
     world.training().dies_with = 3
     world.edit({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
     await world.until(lambda: world.state()["phase"] == "Switching")
@@ -696,14 +622,13 @@ async def _edit_overtakes(world: World) -> None:
 
 async def _leaves_slowly(world: World) -> None:
     """A job shrinks on a node that it fills, and the pod that goes takes its time."""
-    await _train(world)
+    await train(world)
     world.cluster.leaves_s = 25.0
-    await _rescaled(world, workers=1)
+    await rescaled(world, workers=1)
     await asyncio.sleep(40)
 
 
 _PRIORITIES: Final = "profile: las\nrescale:\n  stop_timeout_s: 60\n"
-_KIPS: Final = "profile: kips"
 _ELASTIC: Final = "profile: elastic\nprofiles:\n  elastic: {lend: none}\n"
 _IMPATIENT: Final = "profile: fixed\nrescale:\n  checkpoint_timeout_s: 5\n"
 _SOON: Final = "profile: fixed\nrescale:\n  prepare_timeout_s: 15\n"
@@ -747,8 +672,8 @@ SCENARIOS: Final = {
         Scenario("cpu-in-place", _cpu),
         Scenario("take-over", _grow, replicas=2),
         Scenario("hand-over", _hand_over, replicas=2),
-        Scenario("kips", _placed, configuration=_KIPS),
-        Scenario("to-and-fro", _to_and_fro),
+        Scenario("kips", _placed, configuration=KIPS),
+        Scenario("to-and-fro", to_and_fro),
         Scenario("grow-and-end", _grow_and_end),
         Scenario("never-ready", _never_ready, configuration=_SOON),
         Scenario("prepared-dies-late", _prepared_dies),
@@ -763,19 +688,19 @@ SCENARIOS: Final = {
         Scenario("cpu-refused", _cpu_refused),
         Scenario("cut-off", _cut_off, replicas=2),
         Scenario("late-state", _late_state, replicas=2),
-        Scenario("room", _room, configuration=_KIPS),
-        Scenario("move-worker", _move_worker, configuration=_KIPS),
-        Scenario("move-ps", _move_ps, configuration=_KIPS),
-        Scenario("drain", _drain, configuration=_KIPS),
+        Scenario("room", _room, configuration=KIPS),
+        Scenario("move-worker", _move_worker, configuration=KIPS),
+        Scenario("move-ps", _move_ps, configuration=KIPS),
+        Scenario("drain", drain, configuration=KIPS),
         Scenario("preempted", _preempted, configuration=_PRIORITIES),
         Scenario("preempted-elastic", _preempted_elastic, configuration=_PRIORITIES),
         Scenario("preempted-late", _preempted_late, configuration=_PRIORITIES),
         Scenario("preempted-unsaved", _preempted_unsaved, configuration=_PRIORITIES),
-        Scenario("refused-node", _refused_node, configuration=_KIPS),
+        Scenario("refused-node", _refused_node, configuration=KIPS),
         Scenario("elastic-placed", _placed, configuration=_ELASTIC),
         Scenario("elastic-grow", _grow, configuration=_ELASTIC),
         Scenario("elastic-room", _room, configuration=_ELASTIC),
-        Scenario("elastic-drain", _drain, configuration=_ELASTIC),
+        Scenario("elastic-drain", drain, configuration=_ELASTIC),
         Scenario(
             "chief-lost",
             _chief_lost,
@@ -785,14 +710,15 @@ SCENARIOS: Final = {
             fragile=True,
         ),
         Scenario("edit-refused", _edit_refused, either=True),
-        Scenario("edit-refused-kips", _edit_refused, configuration=_KIPS, either=True),
+        Scenario("edit-refused-kips", _edit_refused, configuration=KIPS, either=True),
         Scenario("edit-overtakes", _edit_overtakes, either=True),
-        Scenario("leaves-slowly", _leaves_slowly, configuration=_KIPS, nodes={"node-a": "1500m"}, either=True),
+        Scenario("leaves-slowly", _leaves_slowly, configuration=KIPS, nodes={"node-a": "1500m"}, either=True),
         Scenario(
             "leaves-slowly-elastic", _leaves_slowly, configuration=_ELASTIC, nodes={"node-a": "1500m"}, either=True
         ),
         *LOANS,
         *AUTOSCALED,
+        *LIVE,
     )
 }
 
@@ -801,9 +727,9 @@ _Act = Callable[[World], Awaitable[None]]
 TAKEN_OVER: Final[Mapping[str, tuple[_Act, _Act, str]]] = {
     "ended": (_train_cleaned, _clean, ""),
     "come and gone": (_nothing, _trained_and_cleaned, ""),
-    "worker-moved": (_train_placed, partial(_move, kind="Worker", task=1), _KIPS),
-    "ps-moved": (_train_placed, partial(_move, kind="PS", task=0), _KIPS),
-    "grown": (_train, partial(_rescaled, workers=4), ""),
-    "shrunk": (_train, partial(_rescaled, workers=1), ""),
+    "worker-moved": (train_placed, partial(move, kind="Worker", task=1), KIPS),
+    "ps-moved": (train_placed, partial(move, kind="PS", task=0), KIPS),
+    "grown": (train, partial(rescaled, workers=4), ""),
+    "shrunk": (train, partial(rescaled, workers=1), ""),
 }
 """How a job begins, what happens to it before a standby takes over that has not heard of it, and the configuration."""

@@ -92,6 +92,7 @@ class _People:
         self.world.submit(
             _SIZE, name, elastic=True, cpu=_CPU, annotations=annotations, cleanPodPolicy="Running", backoffLimit=1000
         )
+        self.world.training(name).live = self.random.random() < 0.5
         self.watched[name] = _Watched(self.world.loop.time())
 
     # What they do
@@ -110,6 +111,7 @@ class _People:
             self._toggle_mode,
             self._bounds,
             self._break_next_program,
+            self._refuse_workers,
             self._leave_slowly,
             self._set_quota,
             self._lose_node,
@@ -162,7 +164,7 @@ class _People:
             self.world.server.delete("pods", pod)
 
     def _toggle_mode(self, name: str) -> None:
-        mode = self.random.choice((None, "overlap", "spare", "recreate"))
+        mode = self.random.choice((None, "live", "overlap", "spare", "recreate"))
         self._note(f"{name}: rescale={mode}")
         self.world.annotate(name, rescale=mode)
 
@@ -175,6 +177,11 @@ class _People:
         training = self.world.training(name)
         training.builds = not training.builds
         self._note(f"{name}: the next program {'starts' if training.builds else 'ends at its start'}")
+
+    def _refuse_workers(self, name: str) -> None:
+        training = self.world.training(name)
+        training.joins = not training.joins
+        self._note(f"{name}: new workers {'join' if training.joins else 'do not join'} a running program")
 
     def _leave_slowly(self, name: str) -> None:
         training = self.world.training(name)

@@ -372,7 +372,7 @@ class World:
     def trains(self, generation: int = 0, name: str = "job") -> bool:
         """Whether a program of that generation makes steps."""
         return any(
-            each.task.chief and each.state == "training" and each.generation == generation and each.first_step_at
+            each.task.chief and each.state == "training" and each.runs_as == generation and each.first_step_at
             for each in self.training(name).trainers
         )
 

@@ -18,6 +18,10 @@ SLOW = 600.0
 Replica = tuple[str, int]
 
 
+def _address() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
 class Job:
     """A job's pods by (type, index), and the generations it goes through."""
 
@@ -33,11 +37,14 @@ class Job:
 
     def configure(self, replicas: Mapping[str, int]) -> None:
         """TF_CONFIG of each replica; every generation has ports of its own."""
-        cluster = {kind: [f"127.0.0.1:{free_port()}" for _ in range(count)] for kind, count in replicas.items()}
+        self._use({kind: [_address() for _ in range(count)] for kind, count in replicas.items()})
+
+    def _use(self, cluster: dict[str, list[str]]) -> None:
+        self.cluster = cluster
         self.configs = {
             (kind, index): json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-            for kind, count in replicas.items()
-            for index in range(count)
+            for kind, addresses in cluster.items()
+            for index in range(len(addresses))
         }
 
     def _pod(self, replica: Replica) -> Pod:
@@ -110,6 +117,31 @@ class Job:
         )
         return status
 
+    def change_workers(self, generation: int, count: int) -> dict[str, Any]:
+        """In mode `live`, as the operator does it; the chief's status when it has made a step with these workers."""
+        workers = [*self.cluster["worker"], *(_address() for _ in range(count))][:count]
+        self._use({**self.cluster, "worker": workers})
+        added = [replica for replica in self.configs if replica not in self.pods]
+        for replica in added:
+            pod = self._pod(replica)
+            pod.command("prepare", generation, mode="live", tf_config=self.configs[replica])
+            pod.start()
+        until("the added ones serve", lambda: all(self._serves(replica, generation) for replica in added), SLOW)
+        self.chief.command("switch", generation, mode="live", tf_config=self.configs["chief", 0], timeout_s=SLOW)
+        switch = until("it is decided", lambda: self._decided(generation), SLOW)
+        assert switch["state"] == "committed", f"{switch}\n{self.chief.output[-3000:]}"
+        self._command("run", generation, "overlap")
+        for replica in [replica for replica in self.pods if replica not in self.configs]:
+            self.pods.pop(replica).stop()
+        status = until("it trains on", lambda: self._trains(generation), SLOW)
+        until("all know it", lambda: self._all_run(generation), SLOW)
+        print(f"live to {count} workers: downtime {status['downtime_s']:.3f} s")
+        return status
+
+    def _serves(self, replica: Replica, generation: int) -> bool:
+        prepared = self.pods[replica].status["prepared"] or {}
+        return (prepared.get("generation"), prepared.get("state")) == (generation, "ready")
+
     def lines(self) -> list[dict[str, Any]]:
         """What the chief has printed as JSON; of a line that it is writing not yet."""
         lines = self.chief.output.splitlines(keepends=True)
@@ -131,7 +163,8 @@ class Job:
     def _decided(self, generation: int) -> dict[str, Any] | None:
         """What the chief decided about the switch to this generation; one before it has been decided, too."""
         switch = self.chief.status["switch"]
-        return switch if switch and switch["generation"] == generation and switch["state"] != "saving" else None
+        decided = switch and switch["generation"] == generation and switch["state"] not in ("changing", "saving")
+        return switch if decided else None
 
     def _trains(self, generation: int) -> dict[str, Any] | None:
         status = self.chief.status

@@ -52,10 +52,10 @@ def test_a_command_is_noticed_at_once(tmp_path: Path) -> None:
     """Else it is heard when the launcher looks next, up to a second later."""
     code = (
         "import os, pathlib, signal, sys\n"
-        "from elastic_tfjob.runtime.launcher import Launcher\n"
+        "from elastic_tfjob.runtime.command_file import CommandFile\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})\n"
         "file = pathlib.Path(sys.argv[1]) / 'command'\n"
-        "Launcher(['true'], file.parent, file, None)._watch_command_folder()\n"
+        "CommandFile(file, print).watch()\n"
         "for _ in range(2):\n"
         "    file.with_name('..data_tmp').write_text('run')\n"
         "    while signal.sigtimedwait({signal.SIGIO}, 0):\n"
@@ -826,7 +826,7 @@ time.sleep(60)
 def test_a_container_restarted_on_a_full_volume_runs_the_committed_generation(tmp_path: Path) -> None:
     shared = tmp_path / "pod" / "elastic-tfjob"
     shared.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", shared], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", shared], check=False).returncode:
         pytest.skip("only root can mount")
     (tmp_path / "simple.py").write_text(SIMPLE)
     pod = Pod(tmp_path / "pod", [sys.executable, tmp_path / "simple.py"], {"TF_CONFIG": CHIEF})

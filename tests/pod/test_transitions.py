@@ -47,8 +47,16 @@ if not (folder / protocol.GO).exists():
     while not (folder / protocol.GO).exists():
         time.sleep(0.005)
 protocol.write(shared / protocol.PROGRESS, {"generation": generation, "first_step_at": time.time()})
-answered = None
+answered = changed = None
+protocol.write(folder / protocol.LIVE, {"able": True, "why": ""})
 while True:
+    wanted = protocol.read(folder / protocol.WORKERS) or {}
+    if wanted.get("id") != changed and told("lives") != "never":
+        changed, ok = wanted["id"], wanted["generation"] == generation or told("lives") != "fails"
+        if ok and wanted["generation"] != generation:
+            generation = wanted["generation"]
+            protocol.write(shared / protocol.PROGRESS, {"generation": generation, "first_step_at": time.time()})
+        protocol.write(folder / protocol.CHANGED, {"id": changed, "ok": ok, "why": "no dataset on the new worker"})
     request = (protocol.read(folder / protocol.SAVE) or {}).get("id")
     if request and request != answered and told("saves") != "never":
         answered = request
@@ -147,6 +155,45 @@ CHIEF: dict[str, Script] = {
         ("prepare 5", runs(4, "5 ready")),
         ("run 6", runs(6)),
     ],
+    "its workers change": [
+        ("", runs(0)),
+        ("live 1", runs(1, switch="1 committed")),
+        ("run 1", runs(1, switch="1 committed")),
+        ("live 2", runs(2, switch="2 committed")),
+        ("run 1", runs(2, switch="2 committed")),
+        ("run 2", runs(2, switch="2 committed")),
+        ("restart", runs(2, switch="2 committed")),
+        ("prepare 3", runs(2, "3 ready", "2 committed")),
+        ("switch 3", runs(3, switch="3 committed")),
+        ("live 4", runs(4, switch="4 committed")),
+        ("save 5", runs(4, switch="4 committed", saved="5 saved")),
+    ],
+    "its workers do not change": [
+        ("lives fails", runs(0)),
+        ("live 1", runs(0, switch="1 refused")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("live 1", runs(0, switch="1 refused")),
+        ("prepare 1", runs(0, "1 ready")),
+        ("switch 1", runs(1, switch="1 committed")),
+    ],
+    "a change of workers is taken back": [
+        ("lives never", runs(0)),
+        ("live 1", runs(0, switch="1 changing")),
+        ("run 0", runs(0, switch="1 changing")),
+        ("lives well", runs(0, switch="1 refused")),
+        ("live 2", runs(2, switch="2 committed")),
+    ],
+    "restarted while its workers change": [
+        ("lives never", runs(0)),
+        ("live 1", runs(0, switch="1 changing")),
+        ("restart", runs(0, switch="1 changing")),
+        ("lives well", runs(1, switch="1 committed")),
+    ],
+    "its workers change while another one is prepared": [
+        ("", runs(0)),
+        ("prepare 1", runs(0, "1 ready")),
+        ("live 2", runs(2, switch="2 committed")),
+    ],
     "a pod that stops": [("", runs(0)), ("prepare 1", runs(0, "1 ready")), ("stop", runs(0, "1 ready"))],
     "a new pod that is to stop": [("stop", runs(0))],
     "a new pod": [("prepare 3", runs(None, "3 ready")), ("switch 3", runs(None, "3 ready")), ("run 3", runs(3))],
@@ -212,6 +259,16 @@ SERVER: dict[str, Script] = {
         ("run 1", runs(1)),
         ("run 4", runs(4)),
     ],
+    "a server that stays": [
+        ("", runs(0)),
+        ("same 1", runs(1)),
+        ("same 2", runs(2)),
+        ("prepare 3", runs(2, "3 ready")),
+        ("run 3", runs(3)),
+        ("same 4", runs(4)),
+        ("restart", runs(4)),
+    ],
+    "a new server beside those that stay": [("new 1", runs(None, "1 ready")), ("run 1", runs(1)), ("same 2", runs(2))],
     "a server that is to end saves nothing": [("", runs(0)), ("save 1", runs(0))],
     "a server that does not come up": [
         ("builds no", runs(0)),
@@ -228,6 +285,10 @@ SERVER: dict[str, Script] = {
         ("restart", runs(1)),
     ],
 }
+
+
+LIVE = {"live": ("switch", "live"), "same": ("run", "overlap"), "new": ("prepare", "live")}
+"""Commands by which the program that runs keeps its port."""
 
 
 class Side(Protocol):
@@ -269,7 +330,7 @@ class Real:
 
     def do(self, what: str) -> None:
         word, _, value = what.partition(" ")
-        if word in ("saves", "builds"):
+        if word in ("saves", "builds", "lives"):
             self._told[word] = value
             protocol.write(self.pod.shared / "told.json", dict(self._told))
         elif what == "restart":
@@ -290,8 +351,12 @@ class Real:
             self.pod.command(action, self.pod.status["generation"], request=int(number))
             return
         generation = int(number)
+        if action in LIVE:
+            running = self.pod.status["generation"] or 0
+            self._ports[generation] = self._ports.get(running) or free_port()
         port = self._ports.setdefault(generation, free_port())
-        self.pod.command(action, generation, mode="overlap", tf_config=tf_config(self._kind, port=port))
+        action, mode = LIVE.get(action, (action, "overlap"))
+        self.pod.command(action, generation, mode=mode, tf_config=tf_config(self._kind, port=port))
 
     def _answer(self) -> Answer:
         said = self.pod.status
@@ -319,15 +384,17 @@ class Pretended:
 
     def __init__(self, kind: str) -> None:
         self.launcher = Launcher(kind == "chief")
+        self._kind = kind
         self._text = ""
+        self._ports = {0: 2222}
 
     def begin(self, command: str) -> None:
         self._command(command)
 
     def do(self, what: str) -> None:
         word, _, value = what.partition(" ")
-        if word == "saves":
-            self.launcher.saves = value
+        if word in ("saves", "lives"):
+            setattr(self.launcher, word, value)
         elif word == "builds":
             self.launcher.builds = value == "yes"
         elif what == "restart":
@@ -337,8 +404,16 @@ class Pretended:
 
     def _command(self, text: str) -> None:
         action, _, number = text.partition(" ")
-        said = {"request" if action == "save" else "generation": int(number or 0)}
-        self._text = json.dumps({"action": action, **said}) if text else ""
+        if action == "save" or not number:
+            self._text = json.dumps({"action": action, "request": int(number or 0)}) if text else ""
+            return
+        generation = int(number)
+        port = self.launcher.port if action in LIVE else self._ports.setdefault(generation, 2300 + len(self._ports))
+        self._ports[generation] = port
+        action, mode = LIVE.get(action, (action, "overlap"))
+        config = tf_config(self._kind, port=port)
+        said = {"action": action, "generation": generation, "mode": mode, "tf_config": config}
+        self._text = json.dumps(said)
 
     def settled(self, expected: Answer) -> Answer:
         del expected
@@ -376,7 +451,7 @@ def test_each_answer(side: Callable[[str], Side], kind: str, name: str) -> None:
     script = {"chief": CHIEF, "ps": SERVER}[kind][name]
     launcher = side(kind)
     first, answer = script[0]
-    behaves = first.startswith(("saves", "builds"))
+    behaves = first.startswith(("saves", "builds", "lives"))
     if behaves:
         launcher.do(first)
     launcher.begin("" if behaves else first)

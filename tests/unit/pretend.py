@@ -32,10 +32,20 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget
 from elastic_tfjob.controller.model.pod import LastEnd, Pod, Trouble
 from elastic_tfjob.controller.model.quantities import CpuAsked, cpu_of
-from elastic_tfjob.controller.model.reports import Checkpoint, CpuUse, MemoryUse, Prepared, Report, Saved, Switch
+from elastic_tfjob.controller.model.reports import (
+    Checkpoint,
+    CpuUse,
+    MemoryUse,
+    Prepared,
+    Report,
+    Saved,
+    Switch,
+    SwitchState,
+)
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
+from elastic_tfjob.runtime.protocol import Task
 from elastic_tfjob.scheduling.forecasts import Forecast
 from elastic_tfjob.scheduling.plan import Cause
 from unit.build import NOW, UID, job, pod_group
@@ -80,6 +90,8 @@ class Launcher:
     switch: Switch | None = None
     first_step: bool = False
     saves: str = "well"
+    lives: str = "well"
+    """How its next change of workers goes, as `saves`."""
     builds: bool = True
     waits: bool = False
     """Whether it never becomes ready."""
@@ -89,6 +101,12 @@ class Launcher:
     """The last command."""
     saved: Saved | None = None
     """The checkpoint that was asked for before the pod ends."""
+    port: int = 2222
+    coming_port: int = 2222
+    started_as: int = 0
+    """The generation that its program was started for."""
+    gives_up: bool = False
+    """Whether it was told to keep its workers, and has not answered yet."""
     kept: Switch | None = None
     """The decision that was stored with what runs: what a restarted container knows."""
 
@@ -102,6 +120,9 @@ class Launcher:
             )
         command: dict[str, Any] = orjson.loads(text) if text else {"action": "stop"}
         action, generation = command["action"], command.get("generation", 0)
+        port = Task.of(command.get("tf_config")).port or self.port
+        if self.gives_up and self.lives != "never":
+            self.gives_up, self.switch = False, self._decided("refused", "cancelled")
         if action == "prepare" and text != self.seen and self.switch and self.switch.generation == generation:
             self.switch = None  # it may be tried again
         self.seen = text
@@ -114,11 +135,19 @@ class Launcher:
             if self.generation is None:
                 self._start(0)
         elif action == "run":
-            self._run(generation)
+            self._run(generation, port)
         elif self.generation != generation:
-            if self.prepared is None or self.prepared.generation != generation:
+            mode = command.get("mode", "overlap")
+            if self.prepared is not None and (self.prepared.generation, self.prepared.mode) != (generation, mode):
                 self._cancel()
-                self.prepared = Prepared(generation, "overlap", "starting")
+                self.prepared = None
+            if mode == "live" and self.generation is not None:
+                self._change(generation, port)
+                return
+            if self.prepared is None:
+                self._cancel()
+                self.prepared = Prepared(generation, mode, "starting")
+                self.coming_port = port
             if action == "prepare":
                 self._cancel()
             else:
@@ -138,17 +167,37 @@ class Launcher:
         else:
             self.saved = Saved(request, "refused", "No space left on device")
 
-    def _run(self, generation: int) -> None:
+    def _change(self, generation: int, port: int) -> None:
+        """The chief's program changes its workers, once for each attempt; any other one keeps what it does."""
+        decided = self.switch is not None and self.switch.generation == generation and self.switch.state != "changing"
+        if not self.chief or decided or self.gives_up:
+            return
+        self.switch = Switch(generation, "changing")
+        if self.lives == "well":
+            self.switch = Switch(generation, "committed")
+            self.generation, self.prepared, self.first_step, self.kept = generation, None, False, self.switch
+        elif self.lives == "fails":
+            self.switch = Switch(generation, "refused", "no dataset on the new worker")
+
+    def _decided(self, state: SwitchState, why: str) -> Switch:
+        assert self.switch is not None
+        return replace(self.switch, state=state, why=why)
+
+    def _run(self, generation: int, port: int) -> None:
         if self.switch is not None and self.switch.generation != generation:
             self._cancel()
-        if self.generation == generation:
+        stale = self.generation is not None and self.started_as < self.generation > generation
+        if self.generation == generation or stale:
             self.prepared = None
         elif self.prepared is None or self.prepared.generation != generation or self.prepared.state == "failed":
-            self._start(generation)
+            if self.generation is not None and port == self.port and not self.chief:
+                self.generation = generation
+            else:
+                self._start(generation, port)
         elif self.chief and self.generation is not None:
             self._switch(generation, self.prepared)
         else:
-            self._start(generation)
+            self._start(generation, port)
 
     def _switch(self, generation: int, prepared: Prepared) -> None:
         """The chief alone decides, once for each attempt, and never without a save."""
@@ -161,20 +210,23 @@ class Launcher:
             self.switch = Switch(generation, "refused", prepared.why)
         elif prepared.state == "ready" and self.saves == "well":
             self.switch = Switch(generation, "committed")
-            self._start(generation)
+            self._start(generation, self.coming_port)
         elif prepared.state == "ready" and self.saves == "fails":
             self.switch = Switch(generation, "refused", "No space left on device")
 
     def _cancel(self) -> None:
         if self.switch is not None and self.switch.state == "saving":
-            self.switch = replace(self.switch, state="refused", why="cancelled")
+            self.switch = self._decided("refused", "cancelled")
+        self.gives_up = self.gives_up or (self.switch is not None and self.switch.state == "changing")
 
-    def _start(self, generation: int) -> None:
+    def _start(self, generation: int, port: int = 2222) -> None:
+        self.port, self.started_as = port, generation
         self.generation, self.prepared, self.first_step, self.kept = generation, None, False, self.switch
 
     def restart(self) -> None:
         """The container died: what runs is kept on disk, with the decision that led to it; what was prepared is not."""
         self.prepared, self.first_step, self.switch, self.seen, self.saved = None, False, self.kept, "", None
+        self.gives_up, self.started_as = False, self.generation or 0
 
 
 @dataclass
@@ -217,6 +269,10 @@ class Cluster:
         """Pods and actions, in the order in which they were told."""
         self.modes: tuple[str, ...] = ("overlap", "spare")
         """What the launchers say how their pods can be rescaled."""
+        self.not_live = ""
+        """Why the chief's program keeps its workers, as its launcher says."""
+        self.old_pods: set[str] = set()
+        """Pods whose launchers do not know mode `live`."""
         self.hook: bool | None = True
         self.steps = True
         """Whether the program has constructed ElasticCheckpoint, and whether it reports steps."""
@@ -275,7 +331,8 @@ class Cluster:
                 at=self.reported_at,
                 generation=launcher.generation,
                 launcher=True,
-                modes=self.modes,
+                modes=tuple(each for each in self.modes if each != "live" or name not in self.old_pods),
+                not_live=self.not_live,
                 prepared=launcher.prepared,
                 switch=launcher.switch,
                 step=100 if self.steps else None,

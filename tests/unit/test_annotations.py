@@ -73,7 +73,7 @@ def test_every_annotation_is_read_in_its_type() -> None:
         ("checkpoint-dir", "/a\0b", "allowed: a path or URL"),
         ("deadline", "tomorrow", "allowed: a time with its zone"),
         ("deadline", "2026-01-31T18:00:00", "allowed: a time with its zone"),
-        ("rescale", "Overlap", "allowed: overlap or spare or recreate or never"),
+        ("rescale", "Overlap", "allowed: live or overlap or spare or recreate or never"),
         ("loanable", "yes", "allowed: true or false"),
         ("placement", "pack", "allowed: auto or none"),
         ("loanable", "true", "so it needs the annotation elastic.kubeflow.org/checkpoint-dir"),

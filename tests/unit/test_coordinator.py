@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tfjob.runtime.elastic import THREADS
+from elastic_tfjob.runtime.coordinator_threads import THREADS
 
 LOSE_A_THREAD = """
 import sys, threading
-from elastic_tfjob.runtime.elastic import end_with_coordinator_threads
+from elastic_tfjob.runtime.coordinator_threads import end_with_coordinator_threads
 
 def lose():
     raise AssertionError("There is no inflight closures to mark_failed.")

@@ -370,7 +370,7 @@ def test_a_record_that_cannot_be_read_is_replaced_by_an_empty_one(text: str) -> 
     [
         ({"phase": "Handing-over"}, "phase is not Waiting or .* or Recreating: 'Handing-over'"),
         ({"phase": "H" * 64}, "phase is not .*: 'H{60}'… \\(64 characters\\)"),
-        ({"next": {**NEXT, "mode": "handover"}}, "next.mode is not overlap or spare or recreate: 'handover'"),
+        ({"next": {**NEXT, "mode": "handover"}}, "next.mode is not live or overlap or spare or recreate: 'handover'"),
         ({"phase": "Handing-over", "next": {"generation": 1, **NEXT, "mode": "handover"}}, "phase is not"),
     ],
 )

@@ -1196,11 +1196,13 @@ FAULTS = st.sampled_from(["kill", "operator", "save fails", "save hangs", "retar
 
 
 @settings(max_examples=effort(15, 60), deadline=None)
-@given(st.lists(st.tuples(FAULTS, st.integers(0, 5), st.integers(1, 6)), max_size=12))
-def test_a_job_recovers_from_random_faults(faults: list[tuple[str, int, int]]) -> None:
+@given(st.booleans(), st.lists(st.tuples(FAULTS, st.integers(0, 5), st.integers(1, 6)), max_size=12))
+def test_a_job_recovers_from_random_faults(live: bool, faults: list[tuple[str, int, int]]) -> None:
     """Random faults at random moments; then quiet: every pod runs one generation, and there are as many as there shall
     be. That no two pods of one replica exist is checked at each creation."""
     cluster = started()
+    if live:
+        cluster.modes = ("live", "overlap", "spare")
     generation = 1
     cluster.target(generation, Worker=3)
     for fault, number, rounds in faults:
@@ -1212,7 +1214,7 @@ def test_a_job_recovers_from_random_faults(faults: list[tuple[str, int, int]]) -
                 cluster.reconcile(killed_after=number)
             case "save fails" | "save hangs":
                 for launcher in cluster.launchers.values():
-                    launcher.saves = "fails" if fault == "save fails" else "never"
+                    launcher.saves = launcher.lives = "fails" if fault == "save fails" else "never"
             case "retarget":
                 generation += 1
                 cluster.target(generation, Worker=1 + number % 4, PS=1 + number % 2)
@@ -1223,7 +1225,7 @@ def test_a_job_recovers_from_random_faults(faults: list[tuple[str, int, int]]) -
         cluster.run(rounds, seconds=5)
     cluster.deaf = False
     for launcher in cluster.launchers.values():
-        launcher.saves = "well"
+        launcher.saves = launcher.lives = "well"
     cluster.run(200, seconds=5)
     consistent(cluster)
 

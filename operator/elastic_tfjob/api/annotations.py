@@ -103,7 +103,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     ),
     "total-steps": _whole(1, MAX_STEPS),
     "checkpoint-dir": (_path, "a path or URL for tf.io.gfile, without * ? [ and \\"),
-    "rescale": _one_of("overlap", "spare", "recreate", "never"),
+    "rescale": _one_of("live", "overlap", "spare", "recreate", "never"),
     "placement": _one_of("auto", "none"),
     "model": (
         _model,

@@ -17,6 +17,25 @@ def usage(root: Path = ROOT) -> dict[str, Any]:
     )
 
 
+class Cores:
+    """Cores that the container uses, over its last few samples."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, float]] = []  # monotonic time, CPU seconds used
+
+    def add(self, now_s: float, used_s: float | None) -> None:
+        """Add a sample of the CPU seconds used so far; None is left out."""
+        if used_s is not None:
+            self._samples = [*self._samples[-5:], (now_s, used_s)]
+
+    def used(self) -> float | None:
+        """None while there is only one sample."""
+        if not self._samples:
+            return None
+        (first_s, before_s), (last_s, after_s) = self._samples[0], self._samples[-1]
+        return (after_s - before_s) / (last_s - first_s) if last_s > first_s else None
+
+
 def _version_2(root: Path) -> dict[str, Any]:
     cpu, memory = _table(root / "cpu.stat"), _table(root / "memory.stat")
     quota = _text(root / "cpu.max").split()

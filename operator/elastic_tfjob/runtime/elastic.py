@@ -22,12 +22,17 @@ import signal
 import sys
 import threading
 import time
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
 from elastic_tfjob.runtime import preload, protocol, shared_folder_probe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
+from elastic_tfjob.runtime.coordinator_threads import end_with_coordinator_threads
 from elastic_tfjob.runtime.keras_callback import callback
+from elastic_tfjob.runtime.live_changes import LiveChanges
+from elastic_tfjob.runtime.live_workers import LiveWorkers
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
 
@@ -136,42 +141,6 @@ def needs_barrier(tf: Any, strategy: Any) -> bool:
     )
 
 
-# -- A chief whose training would hang ---------------------------------------------------------------------------------
-# It is ended, so that its container restarts and training continues. TensorFlow's ClusterCoordinator has a thread for
-# each worker. If a parameter server is lost while a worker is away (a node that had both, for instance), that thread
-# fails on an assertion, "There is no inflight closures to mark_failed", and the program never gets the error of the
-# lost parameter server: `join()` never returns (seen with TensorFlow 2.21).
-
-THREADS = "WorkerClosureProcessingLoop-"
-"""TensorFlow's names of these threads begin with this."""
-_FAILED = 1
-"""The exit code of a program that does not catch the error of a lost parameter server."""
-
-
-@functools.cache  # a second hook would call the first one
-def end_with_coordinator_threads() -> None:
-    """End this process when one of those threads ends with an error, which is printed as before. Other threads are not
-    affected. Only the first call has an effect."""
-    before = threading.excepthook
-
-    def hook(arguments: Any) -> None:
-        before(arguments)
-        thread = arguments.thread
-        if thread is None or not thread.name.startswith(THREADS) or arguments.exc_type is SystemExit:
-            return
-        print(
-            "elastic-tfjob: a parameter server was lost while a worker was away, and TensorFlow's coordinator does not "
-            "report that to the program. The program ends and restarts from its last checkpoint.",
-            file=sys.stderr,
-        )
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(_FAILED)
-
-    threading.excepthook = hook
-
-
 _POLL_S = 0.005
 _FIRST_CHECKPOINT_S = 5.0
 """The first checkpoint is due this soon after training begins, whatever the interval. It shows whether saving works,
@@ -216,6 +185,9 @@ class ElasticCheckpoint:
     `every_s` the first one is due 5 s after training begins. None switches one of them off.
     `keep`: the number of checkpoints to keep, at least 1.
     `batch_size`, `batch`: see batch_size_per_worker.
+    `live`: False if workers must not join and leave while this program runs (a new one is started then, as for other
+    changes). `on_workers`: called in `step()` with the number of workers after they have. Where the batch is fixed,
+    they do so only if there is an `on_workers`: it makes the dataset anew, with the new `batch_size`.
     `strategy`: needed for MultiWorkerMirroredStrategy, where every worker must make the same calls.
     `sharded`: True if parameter servers write and read their own parts of a checkpoint, False if the chief does all; by
     default True where all of them see `directory`.
@@ -239,6 +211,8 @@ class ElasticCheckpoint:
         keep: int = 3,
         batch_size: int | None = None,
         batch: str = "fixed",
+        live: bool = True,
+        on_workers: Callable[[int], object] | None = None,
         strategy: Any = None,
         sharded: bool | None = None,
         partial: bool = False,
@@ -252,7 +226,9 @@ class ElasticCheckpoint:
             raise ValueError(f"keep is {keep}; it must be at least 1")
         if every_steps is not None and every_steps < 1:
             raise ValueError(f"every_steps is {every_steps}; it must be at least 1")
-        self.task = protocol.Task.of(os.environ.get("TF_CONFIG"))
+        tf_config = os.environ.get("TF_CONFIG")
+        self.task = protocol.Task.of(tf_config)
+        self._batch, self._on_workers = (batch_size, batch), on_workers
         self.batch_size = None if batch_size is None else batch_size_per_worker(batch_size, batch, self.task.workers)
         """Examples in one worker's batch; None without `batch_size`."""
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
@@ -272,6 +248,13 @@ class ElasticCheckpoint:
         report_to = Path(shared) if shared and self.task.chief else None
         self.progress = Progress(report_to, int(generation or 0), self._watch)
         self.progress.total_steps = total_steps
+        self._live: LiveChanges | None = None
+        if self._hello.folder is not None and self.task.chief and protocol.chief_and_workers(tf_config)[0]:
+            fixed = batch_size is not None and batch == "fixed" and on_workers is None
+            why_not = "the batch is fixed, and the program has no on_workers" if fixed else ""
+            why_not = why_not if live else "the program has set live=False"
+            changed = self._workers_changed
+            self._live = LiveChanges(LiveWorkers(tf), self._hello.folder, self.progress, why_not, changed)
         self._save_request: str | None = None  # the id of the save that the launcher asks for
         self._answered_request: str | None = None
         self._has_work = self._terminated = self._waiting = False
@@ -287,6 +270,11 @@ class ElasticCheckpoint:
     def resumed(self) -> bool:
         """Whether resume() has been called."""
         return self._step is not None
+
+    @property
+    def workers(self) -> int:
+        """The number of replicas that compute gradients now."""
+        return self.task.workers
 
     @property
     def examples_of_a_batch(self) -> int:
@@ -356,6 +344,8 @@ class ElasticCheckpoint:
         """Save if a checkpoint is due or requested, and do what follows from it."""
         terminated = self._terminated
         self._has_work = False
+        if self._live is not None:
+            self._live.at_step()
         total = self.progress.total_steps
         finished = total is not None and step >= total
         request = None if finished else self._save_request
@@ -497,9 +487,24 @@ class ElasticCheckpoint:
             self._save_request = None if request == self._answered_request else request
             if self._save_request is not None:
                 self._has_work = True
+            if self._live is not None and self._live.watch():
+                self._has_work = True
         if self._terminated or time.monotonic() >= self._due_at_s:
             self._has_work = True
         self._note_durability()
+
+    def _workers_changed(self, count: int) -> None:
+        """The workers have changed while this program runs."""
+        self.task = replace(self.task, workers=count)
+        batch_size, batch = self._batch
+        if batch_size is not None:
+            self.batch_size = batch_size_per_worker(batch_size, batch, count)
+        try:
+            if self._on_workers is not None:
+                self._on_workers(count)
+        except Exception:  # the workers have changed already
+            traceback.print_exc()
+            print("WARNING: on_workers failed; training continues without it", file=sys.stderr, flush=True)
 
     def _answer(self, request: str, step: int, saved: bool) -> None:
         """Tell the launcher that the checkpoint is written and training stands still, or why it is not written."""

@@ -20,18 +20,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import cgroup, preload, processes, protocol
+from elastic_tfjob.runtime.cgroup import Cores
+from elastic_tfjob.runtime.command_file import CommandFile
 from elastic_tfjob.runtime.forkserver import IGNORED_BY_PYTHON
-from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu
+from elastic_tfjob.runtime.live_switch import LiveSwitch
+from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
@@ -61,7 +62,8 @@ class Launcher:
     """
 
     def __init__(self, program: list[str], directory: Path, command_file: Path | None, tf_config: str | None) -> None:
-        self.directory, self.command_file, self.tf_config = directory, command_file, tf_config
+        self.directory, self.tf_config = directory, tf_config
+        self._commands = CommandFile(command_file, self._log)
         self.programs = Programs(program, directory, self._log)
         self.command: LauncherCommand | None = None
         self.switch: dict[str, Any] | None = None
@@ -69,14 +71,13 @@ class Launcher:
         self.preparation: dict[str, Any] | None = None
         """How the newest prepared program became ready, and what that cost."""
         self.save_before_stop = SaveBeforeStop()
+        self._live: LiveSwitch | None = None  # that is under way
         self._save_id: str | None = None  # of the save for a switch that is under way
         self._save_deadline_s = 0.0
-        self._command_text: str | None = None
-        self._command_stamp: tuple[int, int, int] | None = None
         self._published: dict[str, Any] = {}
         self._status_at_s = 0.0
         self._cgroup: dict[str, Any] = {}
-        self._cpu_samples: list[tuple[float, float]] = []  # monotonic time, CPU seconds used
+        self._cores = Cores()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class Launcher:
         programs.signal_mask = signal_mask
         if early := signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
             return 128 + int(min(early))
-        self._watch_command_folder()
+        self._commands.watch()
         self._start_first()
         while True:
             code = self._reap()
@@ -139,7 +140,8 @@ class Launcher:
         if self._save_id is not None or self.save_before_stop.is_saving:
             return SAVING_POLL_S
         programs = self.programs
-        busy = programs.prepared or programs.stopping or not programs.running or programs.exit_code is not None
+        changing = self._live or programs.prepared or programs.stopping
+        busy = changing or not programs.running or programs.exit_code is not None
         return POLL_S if busy else IDLE_POLL_S
 
     def _tick(self) -> None:
@@ -156,42 +158,18 @@ class Launcher:
         if self.command is not None:
             self._carry_out(self.command, now_s)
         self._watch_save(now_s)
+        self._watch_live(now_s)
         self._publish(now_s)
 
     # -- the command ---------------------------------------------------------------------------------------------------
 
-    def _watch_command_folder(self) -> None:
-        """Have the kernel send SIGIO when a file in the command file's folder is replaced (as the kubelet does) or
-        written. Not every kernel can (dnotify); the poll sees a change without a signal."""
-        if self.command_file is None:
-            return
-        with contextlib.suppress(OSError):
-            folder = os.open(self.command_file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # open to the end
-            fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
-
     def _read_command(self) -> None:
-        if self.command_file is None:
+        command = self._commands.read()
+        if command is None:
             return
-        try:
-            status = self.command_file.stat()  # through the symlink that the kubelet swaps
-            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if stamp == self._command_stamp:
-                return
-            text = self.command_file.read_text().strip()
-        except OSError:
-            return
-        self._command_stamp = stamp
-        if not text or text == self._command_text:
-            return
-        self._command_text = text
-        try:
-            command = LauncherCommand.parse(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            self._log(f"invalid command, the previous one still applies: {error}")
-            return
-        self._log(f"command: {command.action} {command.generation} {command.mode}")
         # A refused generation may be tried again: only a repeated `switch` is the same attempt.
-        if command.action == "prepare" and self.switch and self.switch["generation"] == command.generation:
+        again = self.switch is not None and self.switch["generation"] == command.generation and self._live is None
+        if command.action == "prepare" and again:
             self.switch = None
             self._withdraw_save()  # the answer to the previous attempt must not commit this one
         self.command = command
@@ -218,6 +196,12 @@ class Launcher:
         if prepared is not None and (prepared.generation != command.generation or prepared.mode != command.mode):
             self._cancel_switch("another generation is prepared")
             programs.drop_prepared()
+        if command.mode == "live" and running is not None:
+            if command.action == "switch":
+                self._switch_live(command, running, now_s)
+            else:
+                self._cancel_switch("the operator cancelled it")
+            return
         if programs.prepared is None or (programs.prepared.state == "starting" and not programs.prepared.pid):
             if not programs.stopping:  # a stopping program may still use the port
                 self._prepare(command)
@@ -232,13 +216,17 @@ class Launcher:
         programs, running = self.programs, self.programs.running
         if self.switch is not None and self.switch["generation"] != command.generation:
             self._cancel_switch("the operator cancelled it")
-        if running is not None and running.generation == command.generation:
+        # After a switch in mode `live`, the chief's program has no other workers to return to.
+        stale = running is not None and running.started_as < running.generation > command.generation
+        if running is not None and (running.generation == command.generation or stale):
             programs.drop_prepared()
         elif self._is_prepared(command.generation):
             if running is not None and running.task.chief:
                 self._switch(command, now_s)  # the chief's launcher decides the switch, and only after a save
             else:
                 self._commit(now_s)
+        elif running is not None and self._continues(running, command):
+            self._continue_as(running, command)
         elif running is not None:
             programs.drop_prepared()
             programs.running = None
@@ -324,7 +312,58 @@ class Launcher:
         if (programs.folder(child) / protocol.BEGUN).exists():
             self._commit(now_s)
 
-    # -- switching to it -----------------------------------------------------------------------------------------------
+    # -- switching while the programs stay: mode `live` ----------------------------------------------------------------
+
+    def _switch_live(self, command: LauncherCommand, running: Child, now_s: float) -> None:
+        """Have the chief's program change its workers, once for each generation."""
+        decided = self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "changing"
+        if not running.task.chief or self._live is not None or decided:
+            return
+        self._decide(command.generation, "changing")
+        tf_config = self._tf_config_of(command)
+        (chief, before), (next_chief, workers) = map(protocol.chief_and_workers, (running.tf_config, tf_config))
+        if not chief or chief != next_chief:
+            self._refuse("the chief has another address")
+            return
+        coming = Child(command.generation, tf_config)
+        self._live = LiveSwitch(
+            self.programs.folder(running),
+            self.directory / protocol.COMMITTED,
+            _committed(coming, _decision(command.generation, "committed")),
+            workers,
+            before=(running.generation, before),
+            limit_s=command.timeout_s,
+            now_s=now_s,
+        )
+
+    def _watch_live(self, now_s: float) -> None:
+        """Read the running program's answer to the request to change its workers."""
+        live, running = self._live, self.programs.running
+        if live is None or running is None or (why := live.poll(now_s)) is None:
+            return
+        self._live = None
+        if why:
+            live.discard()
+            self._decide(live.content["generation"], "refused", why)
+            return
+        live.commit()
+        running.generation, running.tf_config = live.content["generation"], live.content["tf_config"]
+        self.switch = live.content["switch"]
+        self._log(f"generation {running.generation} is running, in the same program")
+
+    def _continues(self, running: Child, command: LauncherCommand) -> bool:
+        """Whether the running server, or evaluator, also serves the commanded generation. The port of a server stays
+        only in mode `live`."""
+        coming = protocol.Task.of(self._tf_config_of(command))
+        return not running.task.trains and (coming.serves, coming.port) == (running.task.serves, running.task.port)
+
+    def _continue_as(self, running: Child, command: LauncherCommand) -> None:
+        running.generation, running.tf_config = command.generation, self._tf_config_of(command)
+        with contextlib.suppress(OSError):  # a restarted container gets the command again
+            self._write_committed()
+        self._log(f"generation {running.generation} is running, in the same program")
+
+    # -- switching to a prepared program -------------------------------------------------------------------------------
 
     def _is_switching(self) -> bool:
         return self.switch is not None and self.switch["state"] == "saving"
@@ -423,7 +462,9 @@ class Launcher:
         self._withdraw_save()
 
     def _cancel_switch(self, why: str) -> None:
-        if self._is_switching():
+        if self._live is not None:
+            self._live.give_up(why, time.monotonic())
+        elif self._is_switching():
             self._refuse(why)
 
     def _withdraw_save(self) -> None:
@@ -442,13 +483,15 @@ class Launcher:
         imported = (programs.folder(child) / protocol.IMPORTED).exists()
         return child.hook.uses_hook(programs.said_hello(child), imported)
 
-    def _modes(self) -> list[str]:
+    def _modes(self, live: dict[str, Any]) -> list[str]:
         """The rescale modes that this pod can do now. A program that trains must use ElasticCheckpoint: otherwise its
-        next generation would train beside it instead of waiting."""
+        next generation would train beside it instead of waiting. `live`: what it reports about mode `live`."""
         programs, running = self.programs, self.programs.running
         if running is not None and running.task.trains and not programs.said_hello(running):
             return []
         modes = []
+        if running is not None and not has_gpu() and (not running.task.trains or live.get("able") is True):
+            modes.append("live")
         used, limit = self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes")
         two_fit = not used or not limit or (programs.prepared is not None) or 2 * used <= limit
         if two_fit and not has_gpu():
@@ -463,11 +506,13 @@ class Launcher:
         due = now_s - self._status_at_s >= STATUS_S
         if due and running and running.hook and running.task.trains and self._uses_hook() is None:
             running.hook.sample(now_s, programs.forks.has_imported("tensorflow"))
+        live = (protocol.read(programs.folder(running) / protocol.LIVE) if running else None) or {}
         state = {
             "generation": running.generation if running else None,
             "prepared": prepared and {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why")},
             "switch": self.switch,
-            "modes": self._modes(),
+            "modes": self._modes(live),
+            "not_live": live.get("why") or None,
             "hook": self._uses_hook(),
             "saved": self.save_before_stop.report,
             "start": programs.forks.report(),
@@ -479,18 +524,11 @@ class Launcher:
             self._status_at_s, self._cgroup = now_s, {"at": time.time(), **cgroup.usage()}
             if prepared is None and not programs.stopping:
                 programs.forks.make_room(self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes"))
-            if (used_s := self._cgroup.get("usage_s")) is not None:
-                self._cpu_samples = [*self._cpu_samples[-5:], (now_s, used_s)]
+            self._cores.add(now_s, self._cgroup.get("usage_s"))
         self._published = state
-        content = {"at": time.time(), **state, "cgroup": self._cgroup, "use_cores": self._used_cores()}
+        content = {"at": time.time(), **state, "cgroup": self._cgroup, "use_cores": self._cores.used()}
         with contextlib.suppress(OSError):
             protocol.write(self.directory / protocol.LAUNCHER, content)
-
-    def _used_cores(self) -> float | None:
-        if not self._cpu_samples:
-            return None
-        (first_s, before_s), (last_s, after_s) = self._cpu_samples[0], self._cpu_samples[-1]
-        return (after_s - before_s) / (last_s - first_s) if last_s > first_s else None
 
     def _write_committed(self) -> None:
         assert self.programs.running is not None
@@ -511,16 +549,6 @@ def _committed(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
 
 def _decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
     return {"generation": generation, "state": state, "why": why, "at": time.time()}
-
-
-def listens(port: int) -> bool:
-    """Whether a process of this pod listens on the port."""
-    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        with contextlib.suppress(OSError), socket.socket(family) as probe:
-            probe.settimeout(0.2)
-            probe.connect((address, port))
-            return True
-    return False
 
 
 def main(signal_mask: set[Any] | None = None) -> None:

@@ -13,6 +13,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -221,8 +222,9 @@ class Ending:
 
 @dataclass
 class Child:
-    """The program of one generation. `state`: starting, ready (waits in resume(), listens, or waits as a spare),
-    running or failed; `why` explains a failure. Times by time.monotonic()."""
+    """A program. `generation`: the one that it runs, or is prepared for; `started_as`: the one that it was started for,
+    whose folder it has (they differ after a switch in mode `live`). `state`: starting, ready (waits in resume(),
+    listens, or waits as a spare), running or failed; `why` explains a failure. Times by time.monotonic()."""
 
     generation: int
     tf_config: str | None
@@ -240,6 +242,10 @@ class Child:
     stderr: StderrPipe | None = None
     hook: HookDetection | None = None
     ending: Ending | None = None
+    started_as: int = -1
+
+    def __post_init__(self) -> None:
+        self.started_as = self.generation
 
     @property
     def task(self) -> protocol.Task:
@@ -374,7 +380,7 @@ class Programs:
     def _members(self, child: Child) -> list[processes.Process]:
         known = [each.pid for each in (self.running, self.prepared, *self.stopping) if each is not None]
         others = {self.forks.pid, *known} - {child.pid}
-        return processes.of_program(child.pid, child.generation, others) if child.pid else []
+        return processes.of_program(child.pid, child.started_as, others) if child.pid else []
 
     def _signal_end(self, child: Child, number: int) -> None:
         """Tell a program to end: the started process, and those behind it to which it would not forward the signal."""
@@ -499,8 +505,8 @@ class Programs:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def folder(self, child: Child) -> Path:
-        """The folder of the program's generation."""
-        return protocol.generation_directory(self.directory, child.generation)
+        """The folder of the generation that the program was started for."""
+        return protocol.generation_directory(self.directory, child.started_as)
 
     def said_hello(self, child: Child) -> bool:
         """Whether the program has constructed ElasticCheckpoint."""
@@ -524,3 +530,13 @@ def _send(pid: int, number: int) -> None:
 def has_gpu() -> bool:
     """Whether the container has a GPU. One GPU of several has the number that it has on the node."""
     return any(DEVICES.glob("nvidia[0-9]*")) or (DEVICES / "kfd").exists()
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this pod listens on the port."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
+            probe.settimeout(0.2)
+            probe.connect((address, port))
+            return True
+    return False

@@ -52,6 +52,9 @@ class Progress:
         self._downtimes = [0] * (len(DOWNTIME_BUCKETS) + 1)
         self._downtime_sum = 0.0
         self._first_step_at_s: float | None = None
+        self._first_step_reported = False
+        self._longest_s = 0.0  # between two calls of `count`, since the last change of workers began
+        self._stayed = False
         self._downtime_s: float | None = None
         self._lost: int | None = None
         self._resumed: int | None = None
@@ -95,6 +98,7 @@ class Progress:
         self.step = step
         if done > 0:
             taken = clock - self._clock
+            self._longest_s = max(self._longest_s, taken)
             self._counts[bisect.bisect_left(BUCKETS, taken / done)] += done
             self._sum += taken
             self._steps += done
@@ -114,11 +118,25 @@ class Progress:
         """Steps per second, as last written; 0 if unknown."""
         return self._rate
 
+    def begin_change(self) -> None:
+        """The workers are going to change while training continues."""
+        self._longest_s = 0.0
+
+    def continue_as(self, generation: int) -> None:
+        """The program continues as this generation, with other workers. Its downtime is the longest time between two
+        calls of `count` since the change began."""
+        self.generation, self._stayed, self._lost, self._resumed = generation, True, 0, self.step
+        self._downtime_s = self._first_step_at_s = None
+        self._first_step_reported = False
+
     def _first_step(self) -> None:
         self._first_step_at_s = self.last_step_at_s
         last = self._before.get("last_step_at")
-        if isinstance(last, (int, float)) and self._first_step_at_s is not None:
+        if self._stayed:
+            self._downtime_s = self._longest_s
+        elif isinstance(last, (int, float)) and self._first_step_at_s is not None:
             self._downtime_s = max(self._first_step_at_s - last, 0.0)
+        if self._downtime_s is not None:
             self._downtimes[bisect.bisect_left(DOWNTIME_BUCKETS, self._downtime_s)] += 1
             self._downtime_sum += self._downtime_s
 
@@ -173,16 +191,15 @@ class Progress:
 
     def _loop(self) -> None:
         written = 0.0
-        first_seen = False
         while True:
             time.sleep(WATCH_S)
             self._try(self.watch)
             now = time.monotonic()
             # A rescale waits for the report of the first step.
-            first = self._first_step_at_s is not None and not first_seen
+            first = self._first_step_at_s is not None and not self._first_step_reported
             if first or now - written >= WRITE_S:
                 if first:  # the time before it (tracing, waiting for other replicas) is not part of the speed
-                    first_seen = True
+                    self._first_step_reported = True
                     self._window = deque()
                 written = now
                 self._try(self.write)

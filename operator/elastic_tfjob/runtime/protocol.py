@@ -15,6 +15,9 @@
         start.json       launcher: the spare may start the user's program, with this TF_CONFIG
         save.json        launcher: "save and wait"; removed: "train on"
         saved.json       program: the answer to save.json
+        live.json        the chief's program: whether its workers can change while it trains, and why not
+        workers.json     launcher: the workers that it is to have, for a switch in mode `live`
+        changed.json     program: the answer to workers.json
 
 Each file has one writer and is replaced as a whole, so a reader sees the old state or the new one, never a mixture. All
 files are readable by every user: the exporter has a different user id.
@@ -46,6 +49,7 @@ LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.jso
 IMPORTS, PLAIN = "imports.json", "plain.json"
 IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello", "ready", "begun"))
 GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
+LIVE, WORKERS, CHANGED = (f"{name}.json" for name in ("live", "workers", "changed"))
 READ_LIMIT = 1 << 20
 
 
@@ -138,6 +142,20 @@ class Task:
             return cls()
 
 
+def chief_and_workers(tf_config: str | None) -> tuple[str, list[str]]:
+    """The chief's address and those of the workers beside it, in a TF_CONFIG of a cluster with parameter servers; empty
+    in any other one."""
+    try:
+        cluster = json.loads(tf_config or "{}")["cluster"]
+        chiefs: list[object] = cluster.get("chief") or cluster.get("master") or []
+        addresses = [str(address) for address in (*chiefs, *(cluster.get("worker") or []))]
+        if cluster.get("ps") and addresses:
+            return addresses[0], addresses[1:]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return "", []
+
+
 # -- The operator's command to a pod's launcher: a level, not an event; see docs/architecture.md -----------------------
 
 
@@ -170,8 +188,8 @@ class LauncherCommand:
             raise ValueError(f"generation is {raw.get('generation')!r}; it must be an integer of at least 0")
         if tf_config is not None and not isinstance(tf_config, str):
             raise ValueError("tf_config must be a string")
-        if raw.get("mode", "overlap") not in ("overlap", "spare"):
-            raise ValueError(f"mode is {raw['mode']!r}; it must be overlap or spare")
+        if raw.get("mode", "overlap") not in ("live", "overlap", "spare"):
+            raise ValueError(f"mode is {raw['mode']!r}; it must be live, overlap or spare")
         return cls(
             raw["action"],
             raw["generation"],

@@ -158,7 +158,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
 
 VERBS: Final[Mapping[str, Both]] = {
     "start": Both("pods are created on the nodes of the plan", "after `--start-pause`"),
-    "resize": Both("by overlap, spare or recreate; no step is lost", "after `--rescale-pause`"),
+    "resize": Both("live, by overlap, spare or recreate; no step is lost", "after `--rescale-pause`"),
     "stop": Both(
         "the chief saves, then pods end, the chief first; the job resumes from the checkpoint",
         "costs `--restart-pause` and lost steps",
@@ -167,7 +167,9 @@ VERBS: Final[Mapping[str, Both]] = {
     "repair": Both(
         "pods of a lost node are recreated on another one", "from the last checkpoint, after `--restart-pause`"
     ),
-    "move": Both("a new pod on the new node, by overlap or spare; the chief by recreate", "after `--migrate-pause`"),
+    "move": Both(
+        "a new pod on the new node, live, by overlap or spare; the chief by recreate", "after `--migrate-pause`"
+    ),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
     "give up": Both(
         "replicas beyond the declared size go, others move; then an autoscaler removes the node",

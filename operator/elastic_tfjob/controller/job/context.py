@@ -161,7 +161,7 @@ class ReconcileContext:
     def allowed_mode(self) -> Mode:
         """The best rescaling mode that the user allows."""
         rescale = self.elasticity.rescale
-        return rescale if rescale in ("overlap", "spare", "recreate") else "overlap"  # type: ignore[return-value]
+        return rescale if rescale in ("overlap", "spare", "recreate") else "live"  # type: ignore[return-value]
 
     @cached_property
     def by_role(self) -> dict[Role, Pod]:

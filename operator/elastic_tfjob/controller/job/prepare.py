@@ -1,4 +1,4 @@
-"""Chooses a job's rescaling mode: `overlap`, `spare` or `recreate`. Pure."""
+"""Chooses a job's rescaling mode: `live`, `overlap`, `spare` or `recreate`. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,16 +27,18 @@ _SECOND_PROGRAM: Final = 0.8
 _MODES_S: Final = 5.0
 # A program that was started fewer seconds ago may still construct ElasticCheckpoint, whatever its launcher reports.
 _HOOK_S: Final = 30.0
+# Seconds for which a change of workers waits until all pods are heard, before another program is started for it.
+_ALL_HEARD_S: Final = 20.0
 # Modes in which a program starts beside the running one, best first.
 _TWO_PROGRAMS: Final[tuple[Mode, ...]] = ("overlap", "spare")
 
 
 def choose_mode(
-    ctx: ReconcileContext, moving: Sequence[Move] = (), *, numbered: bool = True
+    ctx: ReconcileContext, moving: Sequence[Move] = (), *, numbered: bool = True, live: bool = True
 ) -> tuple[Mode | None, str]:
     """Returns the best rescaling mode that is allowed and possible, and why it is no better one, unless the user chose
     it. The mode is None if it is not known yet; the text is then what is waited for. `moving` replicas get a second pod
-    beside theirs if these pods can be `numbered`."""
+    beside theirs if these pods can be `numbered`. Without `live`, that mode was tried before."""
     chief, report = ctx.by_role.get(ctx.chief), ctx.report(ctx.chief)
     if any(each.role == ctx.chief for each in moving):
         # The chief alone decides the switch, and cannot hand that over to another pod.
@@ -71,17 +73,33 @@ def choose_mode(
         return None, f"waiting until the launcher of {describe_role(ctx.chief)} reports its modes"
     reports = [found for role in roles_of(ctx.current) if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
-    overlap = ctx.allowed_mode == "overlap" and "overlap" in offered and all(map(_room_for_two, reports))
+    why_not_live = ""
+    if live and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
+        if "live" in report.modes and not needs_accelerator(ctx.declared):
+            # A pod of an older operator would replace its program, so all must be heard.
+            heard = [each for each in reports if each.generation == ctx.current.generation]
+            if len(heard) == len(roles_of(ctx.current)) and "live" in offered:
+                return "live", ""
+            if len(heard) < len(roles_of(ctx.current)) and ctx.unheard_s < _ALL_HEARD_S:
+                return None, "waiting until all pods report their modes"
+        why_not_live = f"not live: {report.not_live}" if report.not_live else ""
+    overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, reports))
     overlap = overlap and not needs_accelerator(ctx.declared)
     deaths = known_deaths(ctx)
     if deaths is None:
-        return "overlap" if overlap else "spare" if "spare" in offered else "recreate", ""
+        return "overlap" if overlap else "spare" if "spare" in offered else "recreate", why_not_live
     failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths.too_many(mode)]
     if overlap and "overlap" not in failed_modes:
-        return "overlap", ""
+        return "overlap", why_not_live
     left: Mode = "spare" if "spare" in offered and "spare" not in failed_modes else "recreate"
     deaths_text = f"in mode {' and '.join(failed_modes)}, {MOST_DEATHS} programs failed to start beside the running one"
     return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
+
+
+def _only_workers_change(ctx: ReconcileContext, moving: Sequence[Move]) -> bool:
+    before, after = ctx.current.replicas, ctx.target.replicas if ctx.target is not None else {}
+    changing = {name for name in {*before, *after} if before.get(name, 0) != after.get(name, 0)}
+    return changing | {each.name for each in moving} == {"Worker"}
 
 
 def known_deaths(ctx: ReconcileContext) -> Deaths | None:
@@ -255,7 +273,9 @@ def _prepared(ctx: ReconcileContext, role: Role) -> Prepared | None:
     """Returns a replica's program of the coming size, as its launcher reported it."""
     report = ctx.report(role)
     prepared = report.prepared if report is not None else None
-    return prepared if prepared is not None and prepared.generation == ctx.coming.generation else None
+    coming = ctx.coming
+    same = prepared is not None and (prepared.generation, prepared.mode) == (coming.generation, coming.mode)
+    return prepared if same else None
 
 
 def refused_a_node(ctx: ReconcileContext, roles: Iterable[Role]) -> str:

@@ -209,7 +209,8 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
         inject.set_checkpoint_env(pod, ctx.elasticity.checkpoint_dir, identity)
     if added or state.generation:
         head, tail = configs.parts(name, index)
-        command = Command(size.generation, "prepare" if added else "run", None if local else head + tail)
+        mode = size.mode if isinstance(size, Next) else "overlap"
+        command = Command(size.generation, "prepare" if added else "run", None if local else head + tail, mode)
         pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
     if node := _node(size, name, index):
         inject.pin(pod, node)

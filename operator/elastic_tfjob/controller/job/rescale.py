@@ -136,10 +136,10 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
             ctx.event("Normal", "RescalePending", f"{change}: {why}")
         ctx.look_again(1.0)
         return state
-    died = mode != "overlap" and known_deaths(ctx) is not None
+    died = mode not in ("live", "overlap") and known_deaths(ctx) is not None
     coming = Next(
         generation=target.generation,
-        slot=state.slot if mode == "recreate" else 1 - state.slot,
+        slot=state.slot if mode in ("live", "recreate") else 1 - state.slot,
         mode=mode,
         replicas=target.replicas,
         before=state.replicas,
@@ -273,8 +273,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    recipients = added
-    if ready_to_begin:
+    recipients = added  # in mode `live` the other programs stay
+    if ready_to_begin and coming.mode != "live":
         recipients = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, recipients, "prepare", coming))
@@ -286,7 +286,7 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         return replace(back, next=replace(coming, no_room=True))
     if problem := cannot_prepare(ctx, added):
         return _roll_back(ctx, problem)
-    missing = [role for role in roles_of(coming) if not is_prepared(ctx, role)]
+    missing = [role for role in (added if coming.mode == "live" else roles_of(coming)) if not is_prepared(ctx, role)]
     if (ended := ctx.restarts - coming.restarts) >= _DEATHS:
         # The prepared program brings the container down with it, for example by its memory.
         why = f"containers of running pods ended {ended} times while the next size was prepared"
@@ -327,6 +327,8 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     if lost := lost_replica(ctx, [ctx.chief, *roles_of(coming)]):
         return _roll_back(ctx, lost)
     if report is not None and report.switch is not None and report.switch.generation == coming.generation:
+        if report.switch.state == "refused" and coming.mode == "live":
+            return _fall_back(ctx, report.switch.why)
         if report.switch.state == "refused":
             return _roll_back(ctx, f"no checkpoint: {report.switch.why}")
         if report.switch.state == "committed":
@@ -335,6 +337,17 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     if ctx.unheard_s > ctx.timeouts.checkpoint_s + ctx.timeouts.cancel_s:
         return _roll_back(ctx, f"no checkpoint and no answer from {describe_role(ctx.chief)} for {ctx.elapsed_s:.0f} s")
     return ctx.current
+
+
+def _fall_back(ctx: ReconcileContext, why: str) -> StoredState:
+    """The chief's program kept its workers: the same size is prepared beside it. Its added pods stay."""
+    coming, state = ctx.coming, ctx.current
+    mode, _ = choose_mode(ctx, live=False)
+    if mode not in ("overlap", "spare"):
+        return _roll_back(ctx, f"the workers did not change: {why}")
+    change = describe_change(coming.before, coming.replicas)
+    ctx.event("Normal", "Rescaling", f"{change} ({mode}): {coming.reason}; not live: {on_one_line(why)}")
+    return replace(_enter(ctx, "Preparing"), next=replace(coming, mode=mode, slot=1 - state.slot))
 
 
 def _rolling_back(ctx: ReconcileContext) -> StoredState:
@@ -353,7 +366,7 @@ def _rolling_back(ctx: ReconcileContext) -> StoredState:
         report is not None
         and report.generation == ctx.current.generation
         and report.prepared is None
-        and (report.switch is None or report.switch.state != "saving")
+        and (report.switch is None or report.switch.state not in ("changing", "saving"))
     )
     if gone or cancelled or (lost and chief is not None and chief.terminating):
         refused = Refused(coming.generation, ctx.current.reason, ctx.now_text, coming.no_room)

@@ -38,7 +38,7 @@ _FIRST_STEPS: Final = 10
 _FIRST_STEPS_S: Final = 60.0
 
 PreparedState = Literal["starting", "ready", "failed"]
-SwitchState = Literal["saving", "committed", "refused"]
+SwitchState = Literal["changing", "saving", "committed", "refused"]
 SavedState = Literal["saving", "saved", "refused"]
 
 _MAX_TIME: Final = LATEST.timestamp()
@@ -150,7 +150,9 @@ class Report:
     launcher: bool = False
     """whether the pod has a launcher"""
     modes: tuple[str, ...] = ()
-    """modes by which the pod can be rescaled now: `overlap`, `spare`; empty if only `recreate` is possible"""
+    """modes by which the pod can be rescaled now: `live`, `overlap`, `spare`; empty if only `recreate` is possible"""
+    not_live: str = ""
+    """why the workers of the chief's program cannot change while it trains, else `null`"""
     prepared: Prepared | None = None
     """the program of a coming generation, started beside the running one"""
     switch: Switch | None = None
@@ -210,6 +212,7 @@ class Report:
             generation=raw.integer("generation", MAX_GENERATION),
             launcher=raw.flag("launcher") or False,
             modes=_modes(raw),
+            not_live=raw.text("not_live"),
             prepared=_prepared(raw.within("prepared")),
             switch=_switch(raw.within("switch")),
             step=raw.integer("step", MAX_STEPS),

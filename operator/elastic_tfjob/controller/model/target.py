@@ -49,7 +49,7 @@ Nodes = Mapping[str, tuple[str, ...]]
 """Node names per type, in the order of the replicas' indexes."""
 Cpu = Mapping[str, tuple[int, ...]]
 """CPU in millicores per type and replica, if it differs from the template's request."""
-Mode = Literal["overlap", "spare", "recreate"]
+Mode = Literal["live", "overlap", "spare", "recreate"]
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 

@@ -35,7 +35,7 @@ class Happening:
     cause: Annotated[Cause | None, "cause of a decision in one word, as in the metrics"] = None
     before: Annotated[Mapping[str, int], "replicas before, by type"] = field(default_factory=dict)
     after: Annotated[Mapping[str, int], "replicas after, by type"] = field(default_factory=dict)
-    mode: Annotated[str | None, "mode of a rescale: overlap, spare or recreate"] = None
+    mode: Annotated[str | None, "mode of a rescale: live, overlap, spare or recreate"] = None
     downtime_s: Annotated[float | None, "seconds for which training was paused"] = None
     lost_steps: Annotated[int | None, "lost training steps"] = None
     expected_steps_per_s: Annotated[float | None, "expected speed after a rescale"] = None

@@ -1,0 +1,96 @@
+"""Acts that many scenarios are made of: a job that trains, changes its size, or moves, and ends."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from campaign.world import World
+from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.model.target import Target
+
+SIZE: Final = {"Chief": 1, "PS": 1, "Worker": 2}
+KIPS: Final = "profile: kips"
+FIXED_SIZE: Final = {f"{PREFIX}{name}": value for name, value in (("max-workers", "2"), ("min-workers", "2"))}
+"""Of a job that is placed and moved, and never grows or shrinks."""
+
+
+async def train(world: World, types: Mapping[str, Any] = SIZE, **options: Any) -> None:
+    """An elastic job that trains."""
+    options.setdefault("cleanPodPolicy", "Running")
+    world.submit(types, elastic=True, **options)
+    await world.until(lambda: world.has("Running") and world.trains())
+    await asyncio.sleep(4)
+
+
+async def train_plain(world: World, types: Mapping[str, Any] = SIZE, **options: Any) -> None:
+    """A job without bounds that trains."""
+    options.setdefault("cleanPodPolicy", "Running")
+    world.submit(types, **options)
+    await world.until(lambda: world.has("Running") and world.trains())
+
+
+async def succeed(world: World) -> None:
+    """Training ends, and with it the job."""
+    world.training().finish()
+    await world.until(lambda: world.has("Succeeded"))
+
+
+async def rescaled(world: World, **sizes: int) -> None:
+    """Ask for another size and wait until the job has it."""
+    world.annotate(**{f"target_{kind}": str(count) for kind, count in sizes.items()})
+    names = {"workers": "Worker", "ps": "PS"}
+
+    def there() -> bool:
+        state = world.state()
+        return state.get("phase") == "Stable" and all(
+            state["replicas"][names[kind]] == count for kind, count in sizes.items()
+        )
+
+    await world.until(there)
+    await asyncio.sleep(4)
+
+
+async def train_placed(world: World) -> None:
+    """A job of one size trains on nodes that the profile has chosen."""
+    await train(world, annotations={**FIXED_SIZE, f"{PREFIX}max-ps": "1"})
+
+
+async def move(world: World, *, kind: str, task: int) -> None:
+    """A replica goes to another node. A person stands in for the profile, so that the end is certain."""
+    text = world.job()["metadata"]["annotations"][f"{PREFIX}target"]
+    target = Target.parse(text)
+    assert target is not None
+    there = target.nodes[kind]
+    node = next(name for name in sorted(world.scenario.nodes, reverse=True) if name != there[task])
+    nodes = {**target.nodes, kind: (*there[:task], node, *there[task + 1 :])}
+    world.annotate(target=replace(target, generation=1, nodes=nodes, reason="nearer").to_json())
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["generation"] == 1)
+    await asyncio.sleep(4)
+
+
+async def drain(world: World) -> None:
+    """An autoscaler drains the node of a job, by a taint and no cordon: its replicas leave it."""
+    await train_placed(world)
+    pod = world.server.get("pods", "default", "job-worker-1")
+    assert pod is not None
+    node = pod["spec"]["nodeName"]
+    taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+    world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}}, by="karpenter")
+
+    def left() -> bool:
+        there = [each for each in world.server.all("pods") if each["spec"].get("nodeName") == node]
+        return not there and world.state()["phase"] == "Stable" and world.state()["generation"] > 0
+
+    await world.until(left)
+    await asyncio.sleep(4)
+
+
+async def to_and_fro(world: World) -> None:
+    """Another size is wanted as soon as the last one is there."""
+    await train(world)
+    world.annotate(target_workers="4")
+    await world.until(lambda: world.state().get("phase") == "Switching")
+    world.annotate(target_workers="1")
+    await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["Worker"] == 1)
+    await asyncio.sleep(4)
