@@ -1,8 +1,8 @@
 """`LiveWorkers`: workers join a running `ClusterCoordinator` of TensorFlow, and leave it, while it trains.
 
-When a worker that was away returns, TensorFlow's coordinator calls `context.update_server_def`. With other workers in the
-definition, the same call changes the cluster: the parameter servers with their variables, the traced functions, the
-chief's program and the other workers stay as they are. Nothing is saved or restored.
+When a worker that was away returns, TensorFlow's coordinator calls `context.update_server_def`. With other workers the
+same call changes the cluster: the parameter servers with their variables, the traced functions, the chief's program and
+the other workers stay as they are. Nothing is saved or restored.
 
 A worker is to the coordinator:
 
@@ -13,21 +13,24 @@ A worker is to the coordinator:
 
 To add workers, a thread of this module connects to them, updates the server definition and builds their values, while
 training goes on. Nothing of the program has changed until then, so an error there only refuses the change. The main
-thread then exchanges `Worker`s and values between two steps, which takes about a millisecond. Workers that leave need
-only that; the server definition has them until the next addition.
+thread then exchanges `Worker`s and values between two steps, which takes about a millisecond. Afterwards a thread has
+TensorFlow forget the workers that have left: it sends each new function to every server that it knows, and waits for
+those that do not answer.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
 import gc
+import operator
 import socket
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from elastic_tfjob.runtime.protocol import brief
@@ -37,6 +40,8 @@ __all__ = ["LiveWorkers"]
 _CONNECT_S, _RETRY_S = 2.0, 0.2
 """One try to connect to a new worker takes at most this long, and the next one begins after the second time: the name
 of a new pod may not resolve yet, or its server may not listen yet."""
+_UPDATES = 250
+"""At most this many updates of the server definition in one process: with 2.21 each leaves four threads behind."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2, and so of gRPC, begins: the preface and empty settings. The server answers with its own."""
 _SETTINGS = 4
@@ -44,16 +49,28 @@ _SETTINGS = 4
 
 # -- What this module uses of TensorFlow that is not in its API --------------------------------------------------------
 
-_ATTRIBUTES = {
-    "coordinator": ("_cluster", "strategy"),
-    "strategy": ("_num_workers", "_extended"),
-    "extended": ("_num_workers",),
-    "cluster": ("workers", "closure_queue", "failure_handler", "resource_cancellation_mgr", "_num_workers"),
-    "handler": ("_server_def", "_cluster_update_lock", "_cluster_due_for_update_or_finish"),
-    "queue": ("put", "put_back", "_queue", "_inflight_closure_count"),
-    "worker": ("worker_index", "device_name", "stop", "_process_closure", "_process_resource_closure"),
-}
-_CLASSES = ("ClusterCoordinator", "Worker", "ResourceClosure", "WorkerPreemptionHandler", "PerWorkerValues")
+_OF_MODULE = (
+    "ClusterCoordinator",
+    "Worker._process_closure",
+    "Worker._process_resource_closure",
+    "Worker._register_resource",
+    "ResourceClosure.execute_on",
+    "WorkerPreemptionHandler",
+    "PerWorkerValues",
+)
+_OF_COORDINATOR = (
+    "strategy._num_workers",
+    "strategy._extended._num_workers",
+    "_cluster._num_workers",
+    "_cluster.workers",
+    "_cluster.resource_cancellation_mgr",
+    "_cluster.failure_handler._server_def",
+    "_cluster.failure_handler._cluster_update_lock",
+    "_cluster.failure_handler._cluster_due_for_update_or_finish",
+    "_cluster.closure_queue.put_back",
+    "_cluster.closure_queue._queue",
+    "_cluster.closure_queue._inflight_closure_count",
+)
 
 
 class _Made:
@@ -80,16 +97,16 @@ class _Made:
 
 
 class _TensorFlow:
-    """TensorFlow's modules, and the coordinators and values for each worker that the program made."""
+    """TensorFlow's modules, and the coordinators and values for each worker that the program made. Raises ImportError
+    or AttributeError for a version that lacks a name."""
 
     def __init__(self) -> None:
         from tensorflow.python.distribute.coordinator import cluster_coordinator  # noqa: PLC0415
         from tensorflow.python.eager import context, executor  # noqa: PLC0415
 
-        for name in _CLASSES:
-            getattr(cluster_coordinator, name)
-        self.classes, self.context, self.executor = cluster_coordinator, context, executor
-        _ = (context.get_server_def, context.Context.update_server_def, executor.new_executor)
+        operator.attrgetter(*_OF_MODULE)(cluster_coordinator)
+        operator.attrgetter("get_server_def", "Context.update_server_def")(context)
+        self.classes, self.context, self.new_executor = cluster_coordinator, context, executor.new_executor
         self.coordinators = _Made(cluster_coordinator.ClusterCoordinator)
         self.per_worker = _Made(cluster_coordinator.PerWorkerValues)
         # Only now: a search of the heap takes long enough to be noticed in training.
@@ -99,25 +116,11 @@ class _TensorFlow:
                     known.note(each)
 
 
-_loaded: _TensorFlow | None = None
-_load_lock = threading.Lock()
+_tensorflow = functools.cache(_TensorFlow)  # constructors are replaced once in a process
 
 
-def _load() -> _TensorFlow:
-    """The only one in this process: constructors are replaced once. Raises ImportError or AttributeError for a version
-    of TensorFlow that lacks a name."""
-    global _loaded  # noqa: PLW0603
-    with _load_lock:
-        if _loaded is None:
-            _loaded = _TensorFlow()
-        return _loaded
-
-
-class _Site:
-    """The place of a Worker that does not exist yet, for `Closure.execute_on`."""
-
-    def __init__(self, index: int, device: str, executor: Any) -> None:
-        self.worker_index, self.device_name, self.executor = index, device, executor
+def _thread(target: Any, argument: Any) -> threading.Thread:
+    return threading.Thread(target=target, args=(argument,), name="elastic-live-workers", daemon=True)
 
 
 def _device(task: int) -> str:
@@ -160,8 +163,10 @@ class _Change:
             last = self.places.pop()
             if place < len(self.places):
                 self.places[place] = last
-        self.sites: dict[int, _Site] = {}
+        self.sites: dict[int, Any] = {}
+        """By task number: what stands for a new `Worker` until it exists."""
         self.definition: Any = None
+        """The server definition that has the new workers, once TensorFlow uses it."""
         self.built: dict[int, tuple[Any, dict[int, Any]]] = {}
         """By the id of a value at place 0: that value, and the new workers' values by task number."""
         self.ready = False
@@ -182,10 +187,11 @@ class LiveWorkers:
     def __init__(self, tf: Any) -> None:
         self._lock = threading.Lock()  # held for moments only, never while TensorFlow works
         self._change: _Change | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # the last one that called TensorFlow
+        self._updates = 0
         self._why = ""
         try:
-            self._tf = _load()
+            self._tf = _tensorflow()
         except (ImportError, AttributeError) as error:
             self._why = f"TensorFlow {getattr(tf, '__version__', '')} is not known: {brief(error)}"
 
@@ -195,8 +201,10 @@ class LiveWorkers:
         """Why the workers cannot be changed now, as a clause; empty if they can."""
         if self._why:
             return self._why
-        if self._thread is not None and self._thread.is_alive() and self.outcome is not None:
+        if self.outcome is not None and self._working():
             return "a change did not end"
+        if self._updates >= _UPDATES:
+            return f"the workers were changed {_UPDATES} times in this process"
         coordinators = self._tf.coordinators.all()
         if len(coordinators) != 1:
             return f"the program has {len(coordinators) or 'no'} ClusterCoordinator{'s'[: len(coordinators)]}"
@@ -206,24 +214,11 @@ class LiveWorkers:
             return f"this version of TensorFlow is not known: {brief(error)}"
 
     def _unable(self, coordinator: Any) -> str:
-        cluster = coordinator._cluster
-        if not cluster.workers:
-            return "the coordinator has no workers"
-        if not isinstance(cluster.failure_handler, self._tf.classes.WorkerPreemptionHandler):
+        operator.attrgetter(*_OF_COORDINATOR)(coordinator)
+        handler = coordinator._cluster.failure_handler
+        if not isinstance(handler, self._tf.classes.WorkerPreemptionHandler):
             return "TF_PSS_ENABLE_COORDINATION_SERVICE is set"
-        parts = {
-            "coordinator": coordinator,
-            "strategy": coordinator.strategy,
-            "extended": coordinator.strategy._extended,
-            "cluster": cluster,
-            "handler": cluster.failure_handler,
-            "queue": cluster.closure_queue,
-            "worker": cluster.workers[0],
-        }
-        for part, names in _ATTRIBUTES.items():
-            for name in names:
-                getattr(parts[part], name)
-        return "a worker is away" if cluster.failure_handler._cluster_due_for_update_or_finish.is_set() else ""
+        return "a worker is away" if handler._cluster_due_for_update_or_finish.is_set() else ""
 
     def addresses(self) -> list[str]:
         """The addresses of the present workers, by place; empty without a coordinator."""
@@ -243,26 +238,26 @@ class LiveWorkers:
     def start(self, workers: Sequence[str], limit_s: float) -> None:
         """Begin to change to the workers at these addresses, in any order; `ready` and `outcome` tell how it goes on.
 
-        `limit_s`: seconds. A change that is not applied by then is refused."""
-        why = self.unable()
-        change = _Change([] if why else self._members(), workers, limit_s)
-        if not why and not workers:
-            why = "at least one worker must stay"
-        if not why and self._change is not None and self._change.outcome is None:
-            why = "another change is under way"
+        `limit_s`: seconds. A change that is not applied by then is refused. Nothing happens while another is under way.
+        """
+        if self._change is not None and self._change.outcome is None:
+            return
+        why = self.unable() or ("" if workers else "at least one worker must stay")
+        change = self._change = _Change([] if why else self._members(), workers, limit_s)
         if why:
             change.outcome = (False, why)
-        self._change = change
-        if not why:
+        else:
             self._prepare(change)
 
     def _prepare(self, change: _Change) -> None:
         """Have a thread build what is missing; without additions nothing is."""
-        if not change.new:
+        if change.new:
+            _thread(self._build, change).start()
+        else:
             change.ready = True
-            return
-        self._thread = threading.Thread(target=self._build, args=(change,), name="elastic-live-workers", daemon=True)
-        self._thread.start()
+
+    def _working(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
@@ -272,26 +267,35 @@ class LiveWorkers:
 
     @property
     def outcome(self) -> tuple[bool, str] | None:
-        """None while a change is under way, or before the first; (True, "") once it is made; (False, why) if it is
-        refused, and then the workers are as before."""
+        """None while a change is under way, or before the first; (True, "") once it is made, and TensorFlow knows the
+        workers that left no more; (False, why) if it is refused, and then the workers are as before."""
         change = self._change
         if change is None:
             return None
-        if change.outcome is None and time.monotonic() >= change.until_s:
+        late = time.monotonic() >= change.until_s
+        if late:
             self._refuse(change, f"it took longer than {change.limit_s:g} s")
-        return change.outcome
+        return change.outcome if late or not self._working() else None
 
     def cancel(self) -> bool:
         """Give up the change; False if it is made already."""
         change = self._change
         if change is not None:
             self._refuse(change, "cancelled")
-        return change is None or change.outcome is None or not change.outcome[0]
+        return change is None or change.outcome != (True, "")
 
     def _refuse(self, change: _Change, why: str) -> None:
         with self._lock:
-            if change.outcome is None:
-                change.ready, change.outcome = False, (False, why)
+            if change.outcome is not None:
+                return
+            change.ready, change.outcome = False, (False, why)
+            known = change.definition is not None
+        if known:
+            self._start_forgetting(change.built)
+
+    def _start_forgetting(self, built: Any) -> None:
+        self._thread = _thread(self._forget, built)
+        self._thread.start()
 
     # -- the thread that prepares --------------------------------------------------------------------------------------
 
@@ -300,23 +304,28 @@ class LiveWorkers:
         try:
             for address, _ in change.new:
                 self._reach(change, address)
+            self._thread = threading.current_thread()
             if change.definition is None:
                 self._update(change)
             for per_worker in self._missing(change):
                 self._build_values(change, per_worker._values[0])
         except Exception as error:
+            for site in change.sites.values():
+                site.executor.clear_error()  # else it is raised again, and printed, when the executor ends
             self._refuse(change, str(error) if isinstance(error, _RefusedError) else brief(error))
         else:
             with self._lock:
                 change.ready = change.outcome is None
+            if not change.ready:  # refused while TensorFlow was at work
+                self._forget(change.built)
 
     def _reach(self, change: _Change, address: str) -> None:
         """Return once a gRPC server answers at this address. TensorFlow would wait for it without a limit."""
         why = ""
-        while change.outcome is None and time.monotonic() < change.until_s:
+        while change.outcome is None and (left_s := change.until_s - time.monotonic()) > 0:
             try:
                 host, _, port = address.rpartition(":")
-                with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+                with socket.create_connection((host.strip("[]"), int(port)), min(_CONNECT_S, left_s)) as connection:
                     connection.sendall(_HELLO)
                     answer = connection.recv(9, socket.MSG_WAITALL)
                 if len(answer) == 9 and answer[3] == _SETTINGS:
@@ -340,8 +349,23 @@ class LiveWorkers:
             tasks = _workers_of(definition)
             for address, task in change.new:
                 tasks[task] = address
-            self._tf.context.context().update_server_def(definition)
+            self._tell(definition)
             change.definition = definition
+
+    def _tell(self, definition: Any) -> None:
+        self._updates += 1
+        self._tf.context.context().update_server_def(definition)
+
+    def _forget(self, _: Any) -> None:
+        """Have TensorFlow forget the workers that have left. The argument is what they had built: its end is a message
+        to their servers while TensorFlow knows these."""
+        handler = self._cluster().failure_handler
+        try:
+            with handler._cluster_update_lock:
+                if not handler._cluster_due_for_update_or_finish.is_set():  # else TensorFlow does it with the recovery
+                    self._tell(copy.deepcopy(handler._server_def))
+        except Exception as error:  # they stay known until the next change
+            print(f"WARNING: workers that left are not forgotten: {brief(error)}", file=sys.stderr, flush=True)
 
     def _missing(self, change: _Change) -> list[Any]:
         """The PerWorkerValues for which the new workers have no values yet."""
@@ -362,8 +386,8 @@ class LiveWorkers:
                 continue
             task = member[1]
             if task not in change.sites:
-                executor = self._tf.executor.new_executor(enable_async=False)
-                change.sites[task] = _Site(place, _device(task), executor)
+                executor = self._tf.new_executor(enable_async=False)
+                change.sites[task] = SimpleNamespace(worker_index=place, device_name=_device(task), executor=executor)
             closure = type(source)(source._function, self._cluster().resource_cancellation_mgr)
             closure._args, closure._kwargs = source._args, source._kwargs
             value = values[task] = closure.build_output_remote_value()
@@ -378,18 +402,16 @@ class LiveWorkers:
         change = self._change
         if change is None or not change.ready or time.monotonic() >= change.until_s:
             return
+        cluster = self._cluster()
+        lock = cluster.failure_handler._cluster_update_lock
+        if not lock.acquire(blocking=False):
+            return  # a worker returns
         try:
-            with contextlib.ExitStack() as held:
-                cluster = self._cluster()
-                lock = cluster.failure_handler._cluster_update_lock
-                if not lock.acquire(blocking=False):
-                    return  # a worker returns
-                held.callback(lock.release)
-                self._exchange(change, cluster)
+            self._exchange(change, cluster)
         except Exception as error:
-            why = str(error) if isinstance(error, _RefusedError) else brief(error)
-            print(f"WARNING: the workers were not changed: {why}", file=sys.stderr, flush=True)
-            self._refuse(change, why)
+            self._refuse(change, str(error) if isinstance(error, _RefusedError) else brief(error))
+        finally:
+            lock.release()
 
     def _exchange(self, change: _Change, cluster: Any) -> None:
         queue, handler = cluster.closure_queue, cluster.failure_handler
@@ -405,15 +427,17 @@ class LiveWorkers:
             change.ready = False
             self._prepare(change)
             return
+        place_before = {task: place for place, (_, task) in enumerate(change.before)}
+        values_before, values = [each._values for each in per_worker], []
+        for before in values_before:
+            new = change.built[id(before[0])][1] if change.new else {}
+            values.append(tuple(new[task] if task in new else before[place_before[task]] for _, task in change.places))
         with self._lock:
             if change.outcome is not None:
                 return
             change.outcome, change.ready = (True, ""), False
-        place_before = {task: place for place, (_, task) in enumerate(change.before)}
-        for each in per_worker:
-            before = each._values
-            new = change.built[id(before[0])][1] if change.new else {}
-            each._values = tuple(new[task] if task in new else before[place_before[task]] for _, task in change.places)
+        for each, now in zip(per_worker, values):
+            each._values = now
         change.built, change.sites = {}, {}
         definition = copy.deepcopy(handler._server_def)
         tasks = _workers_of(definition)
@@ -433,6 +457,8 @@ class LiveWorkers:
             cluster.workers[place : place + 1] = [worker]
         strategy = self._tf.coordinators.all()[0].strategy
         cluster._num_workers = strategy._num_workers = strategy._extended._num_workers = n
+        if {task for _, task in change.before} - {task for _, task in change.places}:
+            self._start_forgetting(values_before)
 
     def _dismiss(self, worker: Any, cluster: Any) -> None:
         """Have the Worker's thread end. Another Worker may have its place already and take the closure that wakes it;
