@@ -1,9 +1,12 @@
 """Workers that join a running ClusterCoordinator and leave it: real servers, and a chief that counts its steps."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +16,9 @@ import pytest
 
 from harness.controlplane import free_port
 
-from .pods import PYTHON
+from .pods import PYTHON, until
+
+pytestmark = pytest.mark.xdist_group("tensorflow-1")  # one job for all tests here
 
 SERVER = """
 import json, sys
@@ -132,6 +137,16 @@ def end(process: "subprocess.Popen[str]") -> None:
     process.communicate()
 
 
+def answer_settings(server: socket.socket, ended: threading.Event) -> None:
+    """Answer each connection with the settings of HTTP/2, and nothing else."""
+    server.settimeout(0.05)
+    with contextlib.ExitStack() as connections:
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection = connections.enter_context(server.accept()[0])
+                connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+
+
 class Job:
     """Servers by address, and a chief that does what it is told."""
 
@@ -140,6 +155,7 @@ class Job:
         self.file.write_text("some")
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.first = [self._address(), self._address()]
+        self.now = self.first
         self._cluster = {"chief": [self._address()], "ps": [self._address()], "worker": self.first}
         self.serve("ps", *self._cluster["ps"])
         self.serve("worker", *self.first)
@@ -284,15 +300,36 @@ def test_a_server_that_stops_answering_ends_changes_until_it_answers(job: Job) -
     job.change([*job.first, c])
     job.change(job.first)
     job.processes[c].send_signal(signal.SIGSTOP)  # its name and address are as before
+    why = f"worker {c} cannot be reached: no answer"
     try:
         answer = job.tell("change", [*job.first, c], 2.0)
-        assert answer["outcome"][0] is False
-        print(answer)
+        assert answer["outcome"] in ([False, why], [False, "it took longer than 2 s"])
         assert answer["addresses"] == job.now
         assert answer["longest_s"] < 2.0  # training has not waited for it
         assert job.tell("save")["result"] == 5
     finally:
         job.processes[c].send_signal(signal.SIGCONT)
+
+
+def test_a_change_that_hangs_is_refused_and_no_other_begins_until_it_ends(job: Job) -> None:
+    """A server that hangs after it was reached: here one that answers as gRPC does, and nothing else."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+        answers = threading.Thread(target=answer_settings, args=(server, ended))
+        answers.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        answer = job.tell("change", [*job.now, address], 2.0)
+        assert answer["outcome"] == [False, "it took longer than 2 s"]
+        assert answer["unable"] == "a change did not end"
+        assert answer["addresses"] == job.now
+        assert answer["longest_s"] < 2.0
+        assert job.tell("save")["result"] == 5
+        assert job.tell("change", job.now[:1])["outcome"] == [False, "a change did not end"]
+        ended.set()
+        answers.join()
+    host, _, port = address.rpartition(":")
+    job.serve("worker", f"{host}:{port}")
+    until("the change ends", lambda: job.tell("finish")["unable"] == "")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -328,5 +365,5 @@ def test_many_changes_leave_nothing_behind(job: Job) -> None:
         job.change([*job.first, c])
         job.change(job.first)
     after = job.tell("counts")
-    assert after["threads"] <= before["threads"]
+    assert after["threads"] <= before["threads"]  # of Python
     assert after["files"] <= before["files"] + 3

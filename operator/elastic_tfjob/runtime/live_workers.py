@@ -41,7 +41,8 @@ _CONNECT_S, _RETRY_S = 2.0, 0.2
 """One try to connect to a new worker takes at most this long, and the next one begins after the second time: the name
 of a new pod may not resolve yet, or its server may not listen yet."""
 _UPDATES = 250
-"""At most this many updates of the server definition in one process: with 2.21 each leaves four threads behind."""
+"""At most this many updates of the server definition in one process. With 2.21 each leaves 4 threads and 0.2 MB in the
+chief, and 2 threads in a parameter server, for ever."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2, and so of gRPC, begins: the preface and empty settings. The server answers with its own."""
 _SETTINGS = 4
@@ -245,7 +246,7 @@ class LiveWorkers:
         why = self.unable() or ("" if workers else "at least one worker must stay")
         change = self._change = _Change([] if why else self._members(), workers, limit_s)
         if why:
-            change.outcome = (False, why)
+            change.outcome, change.until_s = (False, why), 0.0  # whatever another change still does
         else:
             self._prepare(change)
 
