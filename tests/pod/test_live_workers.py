@@ -107,6 +107,15 @@ def cancel(to, limit_s):
     prepare(to, limit_s)
     return {"cancelled": live.cancel(), **finish(to, limit_s), "again": live.cancel()}
 
+def unwoken(to, limit_s):  # the thread of a Worker that leaves is idle until a step comes, and that is not its own
+    prepare(to, limit_s)
+    queue = coordinator._cluster.closure_queue
+    put = queue.put
+    queue.put = lambda closure, tag=None: None if tag is not None else put(closure)
+    live.apply()
+    queue.put = put
+    return finish(to, limit_s)
+
 def new_data(to, limit_s):
     iterators.append(iter(coordinator.create_per_worker_dataset(data)))
     prepare(to, limit_s)
@@ -255,6 +264,11 @@ def test_workers_join_and_leave_in_any_place(job: Job) -> None:
     assert max(job.tell("counts")["applied"]) < 1
 
 
+def test_a_worker_that_leaves_takes_no_step_with_it(job: Job) -> None:
+    job.change([job.worker()], "unwoken")
+    job.change(job.first, "unwoken")
+
+
 def test_values_of_new_datasets_are_built_too(job: Job) -> None:
     c = job.worker()
     job.change([*job.first, c], "new_data")
@@ -271,6 +285,9 @@ def test_a_worker_whose_dataset_fails_is_refused(job: Job) -> None:
     assert answer["unable"] == ""
     assert answer["addresses"] == job.now
     assert answer["counted"] == 0
+    job.processes[c].send_signal(signal.SIGSTOP)
+    assert job.tell("save")["result"] == 5  # TensorFlow does not wait for it
+    job.processes[c].send_signal(signal.SIGCONT)
     job.file.write_text("some")
     job.change([*job.first, c])
 
