@@ -31,7 +31,6 @@ class Job:
         self.program = [PYTHON, *map(str, program)]
         self.pods: dict[Replica, Pod] = {}
         self.configs: dict[Replica, str] = {}
-        self._restarts = 0
         self.while_prepared: Callable[[], None] = lambda: None
         """What happens once all replicas of the coming size stand ready."""
 
@@ -51,7 +50,9 @@ class Job:
         environment = {"ELASTIC_TFJOB_CHECKPOINT_DIR": str(self.checkpoints)}
         if len(self.configs) > 1:  # as the operator has it, and upstream
             environment["TF_CONFIG"] = self.configs[replica]
-        name = f"{replica[0]}-{replica[1]}" + (f".{self._restarts}" if self._restarts else "")
+        name = f"{replica[0]}-{replica[1]}"
+        while (self.directory / name).exists():  # a pod that is made anew has another volume
+            name += "'"
         self.pods[replica] = Pod(self.directory / name, self.program, environment)
         return self.pods[replica]
 
@@ -72,7 +73,6 @@ class Job:
         for pod in self.pods.values():
             pod.wait(SLOW)
         self.pods = {}
-        self._restarts += 1
         self.launch(**replicas)
 
     def start(self, **replicas: int) -> None:

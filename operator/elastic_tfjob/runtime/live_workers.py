@@ -398,21 +398,23 @@ class LiveWorkers:
 
     # -- the thread that trains ----------------------------------------------------------------------------------------
 
-    def apply(self) -> None:
-        """Make the change, if it is prepared. To be called with nothing in flight; else it waits for the next call."""
+    def apply(self) -> int:
+        """Make the change, if it is prepared; returns the number of workers then, else 0. To be called with nothing in
+        flight; else it waits for the next call."""
         change = self._change
         if change is None or not change.ready or time.monotonic() >= change.until_s:
-            return
+            return 0
         cluster = self._cluster()
         lock = cluster.failure_handler._cluster_update_lock
         if not lock.acquire(blocking=False):
-            return  # a worker returns
+            return 0  # a worker returns
         try:
             self._exchange(change, cluster)
         except Exception as error:
             self._refuse(change, str(error) if isinstance(error, _RefusedError) else brief(error))
         finally:
             lock.release()
+        return len(change.places) if change.outcome == (True, "") else 0
 
     def _exchange(self, change: _Change, cluster: Any) -> None:
         queue, handler = cluster.closure_queue, cluster.failure_handler

@@ -71,16 +71,17 @@ def choose_mode(
         return "recreate", "its new pods fit only after old pods have ended"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
         return None, f"waiting until the launcher of {describe_role(ctx.chief)} reports its modes"
-    reports = [found for role in roles_of(ctx.current) if (found := ctx.report(role)) is not None]
+    roles = roles_of(ctx.current)
+    reports = [found for role in roles if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     why_not_live = ""
     if live and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
         if "live" in report.modes and not needs_accelerator(ctx.declared):
             # A pod of an older operator would replace its program, so all must be heard.
-            heard = [each for each in reports if each.generation == ctx.current.generation]
-            if len(heard) == len(roles_of(ctx.current)) and "live" in offered:
+            all_known = len([each for each in reports if each.generation == ctx.current.generation]) == len(roles)
+            if all_known and "live" in offered and not any(map(ctx.lost, roles)):
                 return "live", ""
-            if len(heard) < len(roles_of(ctx.current)) and ctx.unheard_s < _ALL_HEARD_S:
+            if not all_known and ctx.unheard_s < _ALL_HEARD_S:
                 return None, "waiting until all pods report their modes"
         why_not_live = f"not live: {report.not_live}" if report.not_live else ""
     overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, reports))
