@@ -3,7 +3,8 @@
 Real kind cluster, real TensorFlow on parameter servers. One job trains without end and is changed again and again: one
 worker more, one less, one PS more, one less. Modes:
 
-- overlap, spare, recreate: this operator (profile `fixed`, a person asks by the annotation `target-workers`/`-ps`);
+- live, overlap, spare, recreate: this operator (profile `fixed`, a person asks by the annotation
+  `target-workers`/`-ps`); with live, PS change by overlap;
 - suspend-resume, delete-resubmit: what users do under the Go training-operator v1.8.1, at the API's speed: suspend,
   wait until the pods are gone, edit the replicas, resume; or delete, wait, submit anew. With the default grace period
   of 30 s, and with one of 3 s (`-grace3`). PS and workers run TensorFlow's tutorial server, which has no handler of
@@ -58,7 +59,7 @@ from trainee import DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, followed, place
 T = TypeVar("T")
 console = Console(width=None if Console().is_terminal else 140)
 CONFIG_MAP = "elastic-tfjob-operator"
-OURS = ("overlap", "spare", "recreate")
+OURS = ("live", "overlap", "spare", "recreate")
 TODAY = (
     "suspend-resume",
     "delete-resubmit",

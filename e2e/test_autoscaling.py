@@ -87,6 +87,6 @@ def test_replicas_leave_a_node_that_karpenter_drains(jobs: Jobs) -> None:
                 moves.arrived(jobs, "drained", kind, [home], generation + 1)
         finally:
             jobs.cluster.kubectl("taint", "node", away, f"{TAINT}-")
-        assert set(history(jobs, "drained")) == {("overlap", 0)}
+        assert set(history(jobs, "drained")) <= {("live", 0), ("overlap", 0)}
         assert finished(jobs, "drained", lines, seconds=900).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0

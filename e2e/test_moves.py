@@ -48,7 +48,7 @@ def test_a_worker_and_a_ps_move_and_leave_a_drained_node(jobs: Jobs) -> None:
         finally:
             jobs.cluster.kubectl("uncordon", away)
         assert len(history(jobs, "moved")) > before
-        assert set(history(jobs, "moved")) == {("overlap", 0)}
+        assert set(history(jobs, "moved")) <= {("live", 0), ("overlap", 0)}
         assert jobs.pods("moved")["moved-chief-0"]["metadata"]["uid"] == chief
         assert finished(jobs, "moved", lines, seconds=900).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0
