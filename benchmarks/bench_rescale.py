@@ -324,7 +324,7 @@ def measure_modes(
         cluster = cluster or ready()
         with operator(cluster, wanted[0]):
             for mode, name in itertools.product(wanted, models):
-                times = rescales if mode == "overlap" else max(1, rescales // 5)
+                times = rescales if mode in ("live", "overlap") else max(1, rescales // 5)
                 each(mode, name, times, partial(measure, cluster, mode, name, times))
     return measured
 

@@ -72,13 +72,16 @@ class Trainee:
             found[:] = [pair] if (pair := pause(self.lines.seen, asked)) else []
             if not found and follows:
                 not_refused(self.state(), change, asked)
-            return bool(found)
+            return bool(found) or (follows and stayed(self.state(), asked))
 
         until(happened, PATIENCE_S, lambda: f"no step after {change}:\n{self.jobs.describe(NAME)}", every_s=_LOOK_S)
-        last, first = found[0]
-        # Soon: the next checkpoint comes within seconds.
-        times = parts_of(self.status(), asked, last, first) if parts else {}
-        stable, cpu = first.at, {}
+        joined, times = None, {}
+        if not found:  # the program has other workers, and stays
+            status = self.status()
+            joined, times = status["switch"]["at"], {"program": status["downtime_s"]}
+        elif parts:  # soon: the next checkpoint comes within seconds
+            times = parts_of(self.status(), asked, *found[0])
+        stable, cpu = found[0][1].at if found else time.time(), {}
         if follows:
             until(self._settled, 120, lambda: f"not stable: {self.state()}", every_s=_LOOK_S)
             stable, cpu = time.time(), self._prepare_cpu(there)
@@ -92,6 +95,7 @@ class Trainee:
             grows=grows,
             prepare_cpu_s=cpu,
             parts_s=times,
+            joined=joined,
         )
 
     def _settled(self) -> bool:
@@ -114,6 +118,14 @@ class Trainee:
             if took.get("generation") == generation and took.get("cpu_s") is not None:
                 used["kept" if name in there else "added"].append(took["cpu_s"])
         return used
+
+
+def stayed(state: Mapping[str, Any], asked: float) -> bool:
+    """Whether the job's program has changed its workers since then; its state tells seconds."""
+    done = state.get("history") or []
+    return bool(
+        state.get("phase") == "Stable" and done and done[-1]["mode"] == "live" and unix_of(done[-1]["at"]) >= int(asked)
+    )
 
 
 def not_refused(state: Mapping[str, Any], change: str, asked: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.training import Line
 
-__all__ = ["Rescale", "cost_of", "parts_of", "pause", "percentile", "rate", "step_at", "summary"]
+__all__ = ["Rescale", "cost_of", "longest_gap", "parts_of", "pause", "percentile", "rate", "step_at", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,12 @@ def pause(lines: Sequence[Line], asked: float) -> tuple[Line, Line] | None:
     return next(changed, None)
 
 
+def longest_gap(lines: Sequence[Line], begin: float, end: float) -> tuple[Line, Line] | None:
+    """The neighbouring lines that are farthest apart between two times: the pause of a program that stays."""
+    pairs = [(last, first) for last, first in itertools.pairwise(lines) if first.at >= begin and last.at <= end]
+    return max(pairs, key=lambda pair: pair[1].at - pair[0].at, default=None)
+
+
 def rate(lines: Sequence[Line], begin: float, end: float) -> float:
     """Steps per second between two times."""
     within = [line for line in lines if begin <= line.at <= end]
@@ -87,25 +93,28 @@ def cost_of(
     grows: bool,
     prepare_cpu_s: Mapping[str, Sequence[float]] | None = None,
     parts_s: Mapping[str, float] | None = None,
+    joined: float | None = None,
 ) -> Rescale:
-    """`asked`: Unix time of the request; `stable`: when the change was done. Undisturbed training is what the job did
-    for `before_s` seconds before the request. Raises ValueError if no program has followed the one that ran."""
-    pair = pause(lines, asked)
+    """`asked`: Unix time of the request; `stable`: when the change was done; `joined`: when the workers of a program
+    that stays had changed. Undisturbed training is what the job did for `before_s` seconds before the request. Raises
+    ValueError if no program has followed the one that ran."""
+    pair = pause(lines, asked) if joined is None else longest_gap(lines, asked, stable)
     if pair is None:
         raise ValueError("there is no line of the new size yet")
     last, first = pair
     rate_before = rate(lines, asked - before_s, asked)
-    while_preparing = [line.at for line in lines if asked <= line.at <= last.at]
+    ready = last.at if joined is None else joined
+    while_preparing = [line.at for line in lines if asked <= line.at <= ready]
     gaps = [later - earlier for earlier, later in itertools.pairwise(while_preparing)]
     made = step_at(lines, stable) - step_at(lines, asked)
     return Rescale(
         change,
         grows,
         downtime_s=round(first.at - last.at, 3),
-        lost_steps=max(0, last.step - first.resumed_at),
-        prepare_s=round(max(0.0, last.at - asked), 2),
+        lost_steps=max(0, last.step - first.resumed_at) if joined is None else max(0, last.step - first.step),
+        prepare_s=round(max(0.0, ready - asked), 2),
         rate_before=round(rate_before, 1),
-        rate_while=round(rate(lines, asked, last.at), 1),
+        rate_while=round(rate(lines, asked, ready), 1),
         worst_gap_s=round(max(gaps, default=0.0), 3),
         training_lost_s=round(stable - asked - made / rate_before, 2) if rate_before else 0.0,
         prepare_cpu_s=prepare_cpu_s or {},

@@ -120,6 +120,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         every_s=options.checkpoint_every,
         batch_size=options.batch_size,
         batch=options.batch,
+        on_workers=lambda _: make_batches_anew() if options.batch == "fixed" else None,
     )
 
     images, held_out_images, labels, held_out_labels = digits(options.data)
@@ -127,6 +128,10 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
     def batches() -> tf.data.Dataset:  # called once in every worker
         data = tf.data.Dataset.from_tensor_slices((images, labels))
         return data.shuffle(len(images)).repeat().batch(elastic.batch_size).prefetch(2)
+
+    def make_batches_anew() -> None:  # each worker's part of a batch depends on their number
+        nonlocal iterator
+        iterator = iter(coordinator.create_per_worker_dataset(batches))
 
     @tf.function
     def step(iterator: tf.data.Iterator) -> tf.Tensor:
@@ -181,7 +186,7 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         if options.at_most:
             time.sleep(max(0.0, todo / options.at_most - took))
         # At most twice as many as this time (a single slow or fast chunk says little), and enough to keep workers busy.
-        todo = max(min(int(todo * DISPATCH_S / took), 2 * todo), STEPS_AHEAD * workers)
+        todo = max(min(int(todo * DISPATCH_S / took), 2 * todo), STEPS_AHEAD * elastic.workers)
     # A return would have TensorFlow ask each server to drop each function; with 2.21 some of these calls take 33 s.
     sys.stdout.flush()
     os._exit(0)
