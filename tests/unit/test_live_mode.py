@@ -89,11 +89,11 @@ def test_parameter_servers_change_by_overlap(replicas: dict[str, int]) -> None:
 
 def test_a_program_that_keeps_its_workers_says_why() -> None:
     cluster = _live()
-    cluster.modes, cluster.not_live = ("overlap", "spare"), "the program has set live=False"
+    cluster.modes, cluster.not_live = ("overlap", "spare"), "the program has\nset live=False"
     _target(cluster, 1, Worker=3)
     assert _modes(cluster) == ["overlap"]
     [message] = [message for reason, message in cluster.events if reason == "Rescaling"]
-    assert message.endswith("(overlap): wanted; not live: the program has set live=False")
+    assert message.endswith("(overlap): wanted; not live: the program has | set live=False")
 
 
 @pytest.mark.parametrize("pod", ["j-ps-0", "j-worker-0"])

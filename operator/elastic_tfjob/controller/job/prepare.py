@@ -11,7 +11,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.api.words import count_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.inject import needs_accelerator
-from elastic_tfjob.controller.job.moves import Move, describe_role
+from elastic_tfjob.controller.job.moves import Move, describe_role, on_one_line
 from elastic_tfjob.controller.job.pods import Role, roles_of
 from elastic_tfjob.controller.model.pod import Pod, retried
 from elastic_tfjob.controller.model.reports import Prepared, Report
@@ -83,7 +83,7 @@ def choose_mode(
                 return "live", ""
             if not all_known and ctx.unheard_s < _ALL_HEARD_S:
                 return None, "waiting until all pods report their modes"
-        why_not_live = f"not live: {report.not_live}" if report.not_live else ""
+        why_not_live = f"not live: {on_one_line(report.not_live)}" if report.not_live else ""
     overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, reports))
     overlap = overlap and not needs_accelerator(ctx.declared)
     deaths = known_deaths(ctx)
