@@ -25,6 +25,7 @@ from elastic_tfjob.runtime import forkserver, hook_detection, processes, protoco
 from elastic_tfjob.runtime.install import install
 from elastic_tfjob.runtime.launcher import Launcher
 from elastic_tfjob.runtime.programs import HOLD_S, Child, SaveBeforeStop, StderrPipe
+from elastic_tfjob.runtime.protocol import LauncherCommand
 from harness.controlplane import free_port
 
 from .pods import Pod, ended_early, until
@@ -869,6 +870,25 @@ def test_a_switch_that_cannot_be_stored_does_not_happen(tmp_path: Path, monkeypa
         launcher._commit(0.0)
     assert programs.running.generation == 0
     assert not (protocol.generation_directory(tmp_path, 1) / protocol.GO).exists()
+
+
+def test_a_change_of_workers_that_cannot_be_requested_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its launcher would report for ever that it is under way, and the operator would end the chief."""
+    launcher = Launcher(["true"], tmp_path, None, CHIEF)
+    running = launcher.programs.running = Child(0, CHIEF)
+
+    def full(**_: object) -> tuple[int, str]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    launcher._switch_live(LauncherCommand("switch", 1, "live", CHIEF), running, 0.0)
+    assert launcher.switch is not None
+    assert (launcher.switch["state"], launcher.switch["why"]) == (
+        "refused",
+        "the request cannot be written: No space left on device",
+    )
 
 
 # -- what it is made of --------------------------------------------------------------------------------------------

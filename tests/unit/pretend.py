@@ -142,7 +142,11 @@ class Launcher:
                 self._cancel()
                 self.prepared = None
             if mode == "live" and self.generation is not None:
-                self._change(generation, port)
+                self.prepared = Prepared(generation, mode, "ready") if self.chief else None
+                if action == "switch":
+                    self._change(generation, port)
+                else:
+                    self._cancel()
                 return
             if self.prepared is None:
                 self._cancel()
@@ -186,6 +190,8 @@ class Launcher:
     def _run(self, generation: int, port: int) -> None:
         if self.switch is not None and self.switch.generation != generation:
             self._cancel()
+        if self.generation is not None and self.prepared is not None and self.prepared.mode == "live":
+            self.prepared = None
         stale = self.generation is not None and self.started_as < self.generation > generation
         if self.generation == generation or stale:
             self.prepared = None

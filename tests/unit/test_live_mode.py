@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Nodes, Target
 from unit.pretend import Cluster, started
@@ -40,11 +41,11 @@ def test_workers_change_and_no_program_is_replaced(workers: int) -> None:
     assert cluster.reasons == ["Rescaling", "Rescaled"]
 
 
-def test_only_the_added_pods_prepare() -> None:
+def test_only_the_added_pods_and_the_chief_prepare() -> None:
     cluster = _live()
     cluster.target(1, Worker=3)
     cluster.run(20)
-    assert {name for name, action in cluster.told if action == "prepare"} <= {"j-worker-2"}
+    assert {name for name, action in cluster.told if action == "prepare"} <= {"j-worker-2", "j-chief-0"}
     assert [name for name, action in cluster.told if action == "switch"] == ["j-chief-0"]
     command = orjson.loads(cluster.pods["j-ps-0"].command)
     assert (command["action"], command["generation"]) == ("run", 1)
@@ -88,11 +89,11 @@ def test_parameter_servers_change_by_overlap(replicas: dict[str, int]) -> None:
 
 def test_a_program_that_keeps_its_workers_says_why() -> None:
     cluster = _live()
-    cluster.modes, cluster.not_live = ("overlap", "spare"), "the program has set live=False"
+    cluster.modes, cluster.not_live = ("overlap", "spare"), "the program has\nset live=False"
     _target(cluster, 1, Worker=3)
     assert _modes(cluster) == ["overlap"]
     [message] = [message for reason, message in cluster.events if reason == "Rescaling"]
-    assert message.endswith("(overlap): wanted; not live: the program has set live=False")
+    assert message.endswith("(overlap): wanted; not live: the program has | set live=False")
 
 
 @pytest.mark.parametrize("pod", ["j-ps-0", "j-worker-0"])
@@ -177,6 +178,23 @@ def test_the_target_is_withdrawn(phase: str) -> None:
     assert (cluster.state.phase, cluster.state.replicas["Worker"]) == ("Stable", 2)
     assert set(cluster.running.values()) == {cluster.state.generation}
     assert "j-worker-2" not in cluster.pods
+
+
+def test_an_old_report_does_not_show_that_the_chief_keeps_its_workers() -> None:
+    cluster = _live()
+    cluster.target(1, Worker=3)
+    cluster.until("Checkpointing")
+    chief, reports = cluster.launchers["j-chief-0"], cluster.reports
+    old = reports()["j-chief-0"]
+
+    def unheard() -> dict[str, Report]:
+        same = cluster.launchers.get("j-chief-0") is chief
+        return {**reports(), "j-chief-0": old} if same else reports()
+
+    cluster.reports = unheard  # type: ignore[method-assign]
+    cluster.run(300)
+    assert cluster.state.phase == "Stable"
+    assert set(cluster.running.values()) == {cluster.state.generation}
 
 
 def test_the_chief_may_have_changed_its_workers_before_it_hears_that_it_is_not_to() -> None:

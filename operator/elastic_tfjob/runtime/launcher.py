@@ -31,7 +31,7 @@ from elastic_tfjob.runtime import cgroup, preload, processes, protocol
 from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.command_file import CommandFile
 from elastic_tfjob.runtime.forkserver import IGNORED_BY_PYTHON
-from elastic_tfjob.runtime.live_switch import LiveSwitch
+from elastic_tfjob.runtime.live_switch import LiveSwitch, prepared_for
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
@@ -326,15 +326,18 @@ class Launcher:
             self._refuse("the chief has another address")
             return
         coming = Child(command.generation, tf_config)
-        self._live = LiveSwitch(
-            self.programs.folder(running),
-            self.directory / protocol.COMMITTED,
-            _committed(coming, _decision(command.generation, "committed")),
-            workers,
-            before=(running.generation, before),
-            limit_s=command.timeout_s,
-            now_s=now_s,
-        )
+        try:
+            self._live = LiveSwitch(
+                self.programs.folder(running),
+                self.directory / protocol.COMMITTED,
+                _committed(coming, _decision(command.generation, "committed")),
+                workers,
+                before=(running.generation, before),
+                limit_s=command.timeout_s,
+                now_s=now_s,
+            )
+        except OSError as error:  # else the switch would be under way for ever
+            self._refuse(f"the request cannot be written: {error.strerror}")
 
     def _watch_live(self, now_s: float) -> None:
         """Read the running program's answer to the request to change its workers."""
@@ -509,7 +512,7 @@ class Launcher:
         live = (protocol.read(programs.folder(running) / protocol.LIVE) if running else None) or {}
         state = {
             "generation": running.generation if running else None,
-            "prepared": prepared and {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why")},
+            "prepared": prepared_for(self.command, running, prepared),
             "switch": self.switch,
             "modes": self._modes(live),
             "not_live": live.get("why") or None,

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime.programs import Child
+from elastic_tfjob.runtime.protocol import LauncherCommand
 
 MOST_S = 30.0
 """The program may take this long to reach the added workers. Training continues meanwhile."""
@@ -57,9 +59,10 @@ class LiveSwitch:
             raise
 
     def _request(self, generation: int, workers: list[str]) -> None:
-        self._id = f"{generation}-{time.time_ns()}"
-        request = {"id": self._id, "generation": generation, "workers": workers, "limit_s": self._limit_s}
+        number = f"{generation}-{time.time_ns()}"
+        request = {"id": number, "generation": generation, "workers": workers, "limit_s": self._limit_s}
         protocol.write(self._folder / protocol.WORKERS, request)
+        self._id = number
 
     def poll(self, now_s: float) -> str | None:
         """None while the program has not answered; empty if it has the new workers; else why it keeps the old ones."""
@@ -77,9 +80,9 @@ class LiveSwitch:
         """Ask the program for the workers of the running generation again, unless it has answered already."""
         if self._why or (now_s < self._deadline_s and self.poll(now_s) is not None):
             return
-        self._why, self._deadline_s = why, now_s + BACK_S
-        with contextlib.suppress(OSError):  # the deadline ends it
+        with contextlib.suppress(OSError):  # tried again: the program may still make the change, and answer that
             self._request(*self._before)
+            self._why, self._deadline_s = why, now_s + BACK_S
 
     def commit(self) -> None:
         """Let a restarted container continue with the new workers."""
@@ -90,3 +93,16 @@ class LiveSwitch:
         """The switch is refused. A request that the program has not answered stays: it asks for the present workers."""
         with contextlib.suppress(OSError):
             os.unlink(self._staged)
+
+
+def prepared_for(
+    command: LauncherCommand | None, running: Child | None, prepared: Child | None
+) -> dict[str, Any] | None:
+    """What the launcher publishes as the program of the coming generation. In mode `live` it is the chief's running
+    one, until its launcher is told to stay: the operator then knows that no switch follows."""
+    live = command if command and command.mode == "live" and command.action in ("prepare", "switch") else None
+    if live and running and running.task.chief and running.generation != live.generation:
+        return {"generation": live.generation, "mode": "live", "state": "ready", "why": ""}
+    if prepared is None:
+        return None
+    return {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why")}

@@ -273,9 +273,11 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
-    recipients = added  # in mode `live` the other programs stay
-    if ready_to_begin and coming.mode != "live":
-        recipients = [role for role in roles_of(coming) if role not in running or runs_a_program(ctx, role)]
+    # In mode `live` the other programs stay. The chief's takes part, so that its report tells when it has given up.
+    changing = [*added, ctx.chief] if coming.mode == "live" else roles_of(coming)
+    recipients = added
+    if ready_to_begin:
+        recipients = [role for role in changing if role not in running or runs_a_program(ctx, role)]
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
@@ -286,7 +288,7 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         return replace(back, next=replace(coming, no_room=True))
     if problem := cannot_prepare(ctx, added):
         return _roll_back(ctx, problem)
-    missing = [role for role in (added if coming.mode == "live" else roles_of(coming)) if not is_prepared(ctx, role)]
+    missing = [role for role in changing if not is_prepared(ctx, role)]
     if (ended := ctx.restarts - coming.restarts) >= _DEATHS:
         # The prepared program brings the container down with it, for example by its memory.
         why = f"containers of running pods ended {ended} times while the next size was prepared"
