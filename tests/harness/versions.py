@@ -25,7 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "bench" / "versions.json"
 DEFAULT = ("3.9/2.15", "3.9/2.20", "3.10/2.17", "3.11/2.16", "3.11/2.18", "3.11/2.19", "3.12/2.16", "3.12/2.21")
 """Each Python with the oldest and the newest TensorFlow that has wheels for it, and each TensorFlow once."""
-TESTS = ("tests/pod/test_rescale.py", "tests/pod/test_forks.py")
+TESTS = (
+    "tests/pod/test_rescale.py",
+    "tests/pod/test_forks.py",
+    "tests/pod/test_live.py",
+    "tests/pod/test_live_workers.py",
+    "tests/pod/test_light_server.py",
+)
 
 
 def environment(python: str, tensorflow: str) -> Path:

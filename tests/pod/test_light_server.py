@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,6 @@ def foreign(tmp_path: Path) -> str:
     return str(package.parent)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="its command line is not known")
 def test_where_the_native_library_is_elsewhere_the_program_starts_as_without_the_call(
     tmp_path: Path, foreign: str
 ) -> None:
@@ -116,6 +114,26 @@ def test_other_replicas_and_programs_with_custom_ops_go_on(tmp_path: Path, forei
     out, told = run(tmp_path / "train.py", "ps", PYTHONPATH=path)
     assert out == "on its own: another one\n"
     assert "train.py has load_op_library" in told
+
+
+KERNELS = """
+import {module}
+from tensorflow.core.framework.kernel_def_pb2 import KernelList
+from tensorflow.python.client import pywrap_tf_session
+known = KernelList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllRegisteredKernels()))
+print(*sorted(f"{{each.op}}/{{each.device_type}}/{{each.label}}/{{each.constraint}}" for each in known.kernel), sep=";")
+"""
+
+
+def test_it_has_every_kernel_that_a_full_server_has() -> None:
+    light, full = (
+        subprocess.run(
+            [PYTHON, "-c", KERNELS.format(module=module)], capture_output=True, text=True, timeout=120, check=True
+        ).stdout.split(";")
+        for module in (LIGHT, "tensorflow")
+    )
+    assert len(light) > 1000
+    assert sorted(set(full) - set(light)) == []
 
 
 def test_it_loads_no_python_of_tensorflow_and_ends_as_other_servers_do(tmp_path: Path) -> None:

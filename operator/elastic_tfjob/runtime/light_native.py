@@ -6,6 +6,7 @@ Raises whatever a version of TensorFlow raises whose files are arranged in anoth
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import sys
@@ -21,9 +22,12 @@ _FOLDERS = (
     "tensorflow.core",
     "tensorflow.core.protobuf",
 )
+_KERNELS = ("core/kernels/*.so", "lite/experimental/microfrontend/python/ops/*.so")
+"""The libraries beside the native one that `import tensorflow` loads ops and kernels from. Up to 2.18 one has SobolSample."""
 
 
-def _make_packages() -> None:
+def _make_packages() -> str:
+    """The folder of TensorFlow."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         raise ImportError("tensorflow is not installed as a package")
@@ -33,12 +37,17 @@ def _make_packages() -> None:
         module.__path__ = [os.path.join(root, *name.split(".")[1:])]
         module.__spec__ = importlib.util.spec_from_loader(name, None, is_package=True)
         sys.modules[name] = module
+    return root
 
 
-_make_packages()
+_root = _make_packages()
 
 from tensorflow.core.protobuf import tensorflow_server_pb2  # noqa: E402
 from tensorflow.python.client import pywrap_tf_session  # noqa: E402
+
+for _pattern in _KERNELS:
+    for _library in sorted(glob.glob(os.path.join(glob.escape(_root), _pattern))):
+        pywrap_tf_session.TF_LoadLibrary(_library)
 
 
 def start_server(cluster: dict[str, list[str]], kind: str, index: int) -> tuple[Any, str]:
@@ -49,6 +58,7 @@ def start_server(cluster: dict[str, list[str]], kind: str, index: int) -> tuple[
         job = definition.cluster.job.add(name=name)
         for k, address in enumerate(tasks):
             job.tasks[k] = address
+    os.environ.setdefault("TF2_BEHAVIOR", "1")  # as `import tensorflow` does; native code reads it
     server = pywrap_tf_session.TF_NewServer(definition.SerializeToString())
     pywrap_tf_session.TF_ServerStart(server)
     target = pywrap_tf_session.TF_ServerTarget(server)

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from elastic_tfjob.runtime import preload, protocol
 from elastic_tfjob.runtime.serving import Sigterm, serve_until_ended
@@ -68,7 +68,6 @@ def serve_replica() -> None:
         server, target = light_native.start_server(cluster, kind, index)
     except Exception as error:
         _start_anew(f"the light server failed: {protocol.brief(error)}")
-        raise
     sigterm = Sigterm()
     preload.report_imports()
     protocol.restore_stderr()
@@ -125,13 +124,10 @@ def _sources(script: str | None) -> Iterator[Path]:
     yield from islice(Path(script).resolve().parent.glob("*.py"), _FILES)
 
 
-def _start_anew(why: str) -> None:
-    """Replace this process by the same program, which is to import TensorFlow: what was loaded cannot be unloaded.
-    Returns where the command line is not known (Python 3.9)."""
-    command = getattr(sys, "orig_argv", None)
-    if not command:
-        return
+def _start_anew(why: str) -> NoReturn:
+    """Replace this process by the same program, which is to import TensorFlow: what was loaded cannot be unloaded."""
+    command = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]  # sys.orig_argv is newer than Python 3.9
     os.environ[FULL] = why.replace("\n", " ")[:300]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *command[1:]])
+    os.execv(sys.executable, [os.fsencode(sys.executable), *command[1:]])
