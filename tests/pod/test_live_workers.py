@@ -130,7 +130,7 @@ def save(to, limit_s):
     result = coordinator.schedule(other, args=(iterators[0],)).fetch()
     return {"path": tf.train.Checkpoint(done=done).save(file + "-checkpoint"), "result": int(result)}
 
-def counts(to, limit_s):  # without the files of gRPC, which TensorFlow before 2.17 leaves open
+def counts(to, limit_s):  # without the files of gRPC, which TensorFlow before 2.20 leaves open
     files = [link for link in map("/proc/self/fd/{}".format, os.listdir("/proc/self/fd")) if os.path.islink(link)]
     files = [link for link in files if not os.readlink(link).startswith("anon_inode:")]
     return {"threads": threading.active_count(), "files": len(files), "applied": applied}

@@ -23,7 +23,8 @@ _FOLDERS = (
     "tensorflow.core.protobuf",
 )
 _KERNELS = ("core/kernels/*.so", "lite/experimental/microfrontend/python/ops/*.so")
-"""The libraries beside the native one that `import tensorflow` loads ops and kernels from. Up to 2.18 one has SobolSample."""
+"""The libraries beside the native one that `import tensorflow` loads ops and kernels from. Before 2.19, one of them has
+SobolSample."""
 
 
 def _make_packages() -> str:

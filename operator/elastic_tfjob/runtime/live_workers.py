@@ -46,8 +46,8 @@ _UPDATES = 250
 """At most this many updates of the server definition in one process. Each leaves 4 threads and 0.2 MB in the chief, and
 2 threads in a parameter server, for ever."""
 _FILES_PART = 0.5
-"""At most this part of the files that the chief may open is open before an update: with TensorFlow 2.15 and 2.16 each
-leaves 7 of them open for ever."""
+"""No update where more than this part of the files is open that the chief may have open: with TensorFlow before 2.20,
+each leaves 7 open for ever."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2, and so of gRPC, begins: the preface and empty settings. The server answers with its own."""
 _SETTINGS = 4
