@@ -201,12 +201,18 @@ def same(output: str) -> str:
     return re.sub("0x[0-9a-f]{6,}", "0x", output)
 
 
+def _config_of(generation: int) -> str:
+    """A server whose port stays would go on."""
+    return tf_config("ps", port=2222 + generation % 2)
+
+
 def compare(folder: Path, pods: list[Pod], command: list[str], generation: int) -> None:
     variables = {"PYTHONPATH": str(folder / "site-packages"), "TF_CONFIG": tf_config("ps")}
     waits = {"FIRST_WAITS": "1"} if generation else {}
     pod = Pod(folder / "pod", command, {**variables, **waits})
     pods.append(pod)
-    code, output = alone(command, pod, {"ELASTIC_TFJOB_GENERATION": str(generation)})
+    config = _config_of(generation)
+    code, output = alone(command, pod, {"ELASTIC_TFJOB_GENERATION": str(generation), "TF_CONFIG": config})
     standard_input = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -217,7 +223,7 @@ def compare(folder: Path, pods: list[Pod], command: list[str], generation: int) 
         os.close(standard_input)
     if generation:
         until("there is an interpreter to fork from", lambda: start(pod)["way"] == "fork")
-        pod.command("run", 1, tf_config=tf_config("ps"))
+        pod.command("run", 1, tf_config=config)
     assert pod.wait() == code
     assert same(pod.output) == same(output)
     if generation:
@@ -259,7 +265,7 @@ time.sleep(600)
 
 def runs(pod: Pod, generation: int, how: str) -> None:
     if generation:
-        pod.command("run", generation, tf_config=tf_config("ps"))
+        pod.command("run", generation, tf_config=_config_of(generation))
     # For an interpreter that does not answer the launcher waits ANSWER_S.
     until(f"generation {generation} runs", lambda: f"{generation} {how}\n" in pod.output, 60 + forkserver.ANSWER_S)
 
@@ -321,7 +327,7 @@ def test_a_program_that_cannot_be_forked_is_started_by_exec(
     assert start(pod)["way"] == "exec"
     if "-" not in command:
         until("it runs", lambda: pod.output == "0\n")
-        pod.command("run", 1, tf_config=tf_config("ps"))
+        pod.command("run", 1, tf_config=_config_of(1))
         until("the next one runs", lambda: pod.output == "0\n1\n")
 
 
@@ -495,7 +501,7 @@ def test_late_imports_are_known_from_the_previous_generation(forked: MakeForked,
     until("it says why", lambda: "not known yet" in (start(pod)["why"] or ""))
     for generation, what in enumerate(("0 1 True", "1 1 True", "2 1 False", "3 2 True", "4 2 False")):
         if generation:
-            pod.command("run", generation, tf_config=tf_config("ps"))
+            pod.command("run", generation, tf_config=_config_of(generation))
         until("it runs", partial(said, pod, what))
         if generation in (1, 3):
             until("there is an interpreter", partial(left, pod, (generation + 1) // 2))
