@@ -321,7 +321,9 @@ def of_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ela
 
 def kill(job: ElasticCheckpoint) -> None:
     """As SIGKILL does: it renews nothing more, and gives nothing back."""
-    checkpoints_of(job).lease._acquired = False
+    held = checkpoints_of(job).lease
+    with held._lock:  # a renewal that is under way would be written later
+        held._acquired = False
 
 
 @pytest.mark.usefixtures("quick")
