@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from elastic_tfjob.runtime import preload
-from elastic_tfjob.runtime.light_server import cluster_of, needs_tensorflow
+from elastic_tfjob.runtime.light_server import needs_tensorflow
 from elastic_tfjob.runtime.preload import LIGHT, Program, Step
+from elastic_tfjob.runtime.protocol import cluster_of
 from harness.controlplane import free_port
 
 from .pods import PYTHON, until

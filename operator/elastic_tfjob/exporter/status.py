@@ -94,7 +94,7 @@ def status(directory: Path) -> dict[str, Any]:
         "at": time.time(),
         "generation": generation,
         "launcher": "modes" in launcher.raw,
-        "modes": [mode for mode in ("live", "overlap", "spare") if mode in modes] if isinstance(modes, list) else [],
+        "modes": [mode for mode in protocol.MODES if mode in modes] if isinstance(modes, list) else [],
         "not_live": launcher.text("not_live") or None,
         "hook": launcher.boolean("hook") if launcher else bool(progress) or None,
         "start": {"way": way if (way := start.text("way")) in ("fork", "exec") else None, "why": start.text("why")}

@@ -226,7 +226,9 @@ class Launcher:
             else:
                 self._commit(now_s)
         elif running is not None and self._continues(running, command):
-            self._continue_as(running, command)
+            self._continue_as(running, command.generation, self._tf_config_of(command))
+            with contextlib.suppress(OSError):  # a restarted container gets the command again
+                self._write_committed()
         elif running is not None:
             programs.drop_prepared()
             programs.running = None
@@ -350,9 +352,8 @@ class Launcher:
             self._decide(live.content["generation"], "refused", why)
             return
         live.commit()
-        running.generation, running.tf_config = live.content["generation"], live.content["tf_config"]
         self.switch = live.content["switch"]
-        self._log(f"generation {running.generation} is running, in the same program")
+        self._continue_as(running, live.content["generation"], live.content["tf_config"])
 
     def _continues(self, running: Child, command: LauncherCommand) -> bool:
         """Whether the running server, or evaluator, also serves the commanded generation. The port of a server stays
@@ -360,10 +361,8 @@ class Launcher:
         coming = protocol.Task.of(self._tf_config_of(command))
         return not running.task.trains and (coming.serves, coming.port) == (running.task.serves, running.task.port)
 
-    def _continue_as(self, running: Child, command: LauncherCommand) -> None:
-        running.generation, running.tf_config = command.generation, self._tf_config_of(command)
-        with contextlib.suppress(OSError):  # a restarted container gets the command again
-            self._write_committed()
+    def _continue_as(self, running: Child, generation: int, tf_config: str | None) -> None:
+        running.generation, running.tf_config = generation, tf_config
         self._log(f"generation {running.generation} is running, in the same program")
 
     # -- switching to a prepared program -------------------------------------------------------------------------------

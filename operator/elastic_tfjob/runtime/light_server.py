@@ -23,12 +23,12 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from elastic_tfjob.runtime import preload, protocol
 from elastic_tfjob.runtime.serving import Sigterm, serve_until_ended
 
-__all__ = ["cluster_of", "needs_tensorflow", "serve_replica"]
+__all__ = ["needs_tensorflow", "serve_replica"]
 
 FULL = "ELASTIC_TFJOB_FULL_SERVER"
 """Why this process is to import TensorFlow: it has replaced one whose light server failed."""
@@ -61,7 +61,7 @@ def serve_replica() -> None:
             _start_anew(why)
         print(f"this replica imports TensorFlow: {why}", file=sys.stderr, flush=True)
         return
-    cluster, kind, index = cluster_of(json.loads(text or ""))
+    cluster, kind, index = protocol.cluster_of(json.loads(text or ""))
     try:
         from elastic_tfjob.runtime import light_native  # noqa: PLC0415
 
@@ -74,20 +74,6 @@ def serve_replica() -> None:
     print(f"{kind} {index} serves at {target}, without the Python of TensorFlow", flush=True)
     serve_until_ended(sigterm, cluster["chief"][0])
     del server
-
-
-def cluster_of(tf_config: dict[str, Any]) -> tuple[dict[str, list[str]], str, int]:
-    """The addresses by job name of the cluster with exactly one chief, and this replica's task type and index in it.
-    The first worker of a cluster without a chief is the chief; `master` is an older name of it."""
-    cluster = {name: list(tasks) for name, tasks in tf_config["cluster"].items() if name != "evaluator"}
-    kind, index = tf_config["task"]["type"], int(tf_config["task"]["index"])
-    if "master" in cluster:
-        cluster["chief"] = cluster.pop("master")
-    if "chief" not in cluster:
-        first, *others = cluster["worker"]
-        cluster |= {"chief": [first], "worker": others}
-        index -= kind == "worker"
-    return cluster, kind, index
 
 
 def needs_tensorflow(script: str | None) -> str:

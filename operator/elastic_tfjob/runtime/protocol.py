@@ -51,6 +51,8 @@ IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello"
 GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
 LIVE, WORKERS, CHANGED = (f"{name}.json" for name in ("live", "workers", "changed"))
 READ_LIMIT = 1 << 20
+MODES = ("live", "overlap", "spare")
+"""Modes in which a launcher takes part in a resize, best first."""
 
 
 def restore_stderr() -> None:
@@ -142,18 +144,28 @@ class Task:
             return cls()
 
 
+def cluster_of(tf_config: dict[str, Any]) -> tuple[dict[str, list[str]], str, int]:
+    """The addresses by job name of the cluster with exactly one chief, and this replica's task type and index in it.
+    The first worker of a cluster without a chief is the chief; `master` is an older name of it."""
+    cluster = {name: list(tasks) for name, tasks in tf_config["cluster"].items() if name != "evaluator"}
+    kind, index = tf_config["task"]["type"], int(tf_config["task"]["index"])
+    if "master" in cluster:
+        cluster["chief"] = cluster.pop("master")
+    if "chief" not in cluster:
+        first, *others = cluster["worker"]
+        cluster |= {"chief": [first], "worker": others}
+        index -= kind == "worker"
+    return cluster, kind, index
+
+
 def chief_and_workers(tf_config: str | None) -> tuple[str, list[str]]:
     """The chief's address and those of the workers beside it, in a TF_CONFIG of a cluster with parameter servers; empty
     in any other one."""
     try:
-        cluster = json.loads(tf_config or "{}")["cluster"]
-        chiefs: list[object] = cluster.get("chief") or cluster.get("master") or []
-        addresses = [str(address) for address in (*chiefs, *(cluster.get("worker") or []))]
-        if cluster.get("ps") and addresses:
-            return addresses[0], addresses[1:]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return "", []
+        cluster, _, _ = cluster_of(json.loads(tf_config or "{}"))
+        return (cluster["chief"][0], cluster.get("worker", [])) if cluster.get("ps") else ("", [])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return "", []
 
 
 # -- The operator's command to a pod's launcher: a level, not an event; see docs/architecture.md -----------------------
@@ -188,7 +200,7 @@ class LauncherCommand:
             raise ValueError(f"generation is {raw.get('generation')!r}; it must be an integer of at least 0")
         if tf_config is not None and not isinstance(tf_config, str):
             raise ValueError("tf_config must be a string")
-        if raw.get("mode", "overlap") not in ("live", "overlap", "spare"):
+        if raw.get("mode", "overlap") not in MODES:
             raise ValueError(f"mode is {raw['mode']!r}; it must be live, overlap or spare")
         return cls(
             raw["action"],

@@ -78,7 +78,7 @@ def choose_mode(
     if live and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
         if "live" in report.modes and not needs_accelerator(ctx.declared):
             # A pod of an older operator would replace its program, so all must be heard.
-            all_known = len([each for each in reports if each.generation == ctx.current.generation]) == len(roles)
+            all_known = [each.generation for each in reports] == [ctx.current.generation] * len(roles)
             if all_known and "live" in offered and not any(map(ctx.lost, roles)):
                 return "live", ""
             if not all_known and ctx.unheard_s < _ALL_HEARD_S:
