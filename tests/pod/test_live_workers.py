@@ -335,6 +335,7 @@ def test_a_server_that_stops_answering_ends_changes_until_it_answers(job: Job) -
         assert job.tell("save")["result"] == 5
     finally:
         job.processes[c].send_signal(signal.SIGCONT)
+    until("the change ends", lambda: job.tell("finish")["unable"] == "")
 
 
 def test_a_change_that_hangs_is_refused_and_no_other_begins_until_it_ends(job: Job) -> None:
