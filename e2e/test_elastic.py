@@ -123,7 +123,8 @@ def test_grows_and_shrinks_without_losing_a_step(jobs: Jobs) -> None:
     assert last.content["accuracy"] >= 0.95
     assert lost_steps(lines) == 0
     history = state(jobs, "digits")["history"]
-    assert [(each["mode"], each["lost_steps"]) for each in history[-2:]] == [("live", 0), ("overlap", 0)]
+    changes = [(each["mode"], each["lost_steps"]) for each in history[-2:]]
+    assert changes == [("live", 0), ("overlap", 0)], jobs.describe("digits")
     jobs.wait_for_words("digits", "Rescaled", "lost")
 
 

@@ -294,7 +294,7 @@ class Cluster:
         """The spec of the PodGroup, each time that it was written; none of one that was deleted."""
         self.gang_phase = "Running"
         """What Volcano says of it."""
-        self.reported_at = 0.0
+        self.reported_at = 100.0
         self.report_age_s = 0.0
         """How long ago the pods were asked for their status."""
         self.steps_per_s = 10.0

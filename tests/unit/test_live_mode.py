@@ -96,6 +96,16 @@ def test_a_program_that_keeps_its_workers_says_why() -> None:
     assert message.endswith("(overlap): wanted; not live: the program has | set live=False")
 
 
+def test_a_change_waits_until_the_launcher_has_checked() -> None:
+    cluster = started()
+    cluster.reported_at = 4.0
+    _target(cluster, 1, Worker=3)
+    assert (cluster.state.phase, cluster.state.generation) == ("Stable", 0)
+    cluster.modes, cluster.reported_at = ("live", "overlap", "spare"), 5.0
+    cluster.run(20)
+    assert _modes(cluster) == ["live"]
+
+
 @pytest.mark.parametrize("pod", ["j-ps-0", "j-worker-0"])
 def test_a_pod_of_an_older_operator_would_replace_its_program(pod: str) -> None:
     cluster = _live()

@@ -73,14 +73,13 @@ def test_overlap(replicas: dict[str, int], running: dict[str, int]) -> None:
 def test_a_launcher_that_has_not_looked_since_the_first_step_is_waited_for(looked: bool, mode: str) -> None:
     """Its word is older than the program's that it can be rescaled. If it stays with it, the pods are made anew."""
     cluster = started()
-    cluster.modes = ()
+    cluster.modes, cluster.reported_at = (), 4.0
     cluster.target(1, Worker=3)
     cluster.run(3)
     assert cluster.state.phase == "Stable"
+    cluster.reported_at = 10.0
     if looked:
         cluster.modes = ("overlap", "spare")
-    else:
-        cluster.reported_at = 10.0
     cluster.run(30)
     assert [each.mode for each in cluster.state.history] == [mode]
 

@@ -76,13 +76,17 @@ def choose_mode(
     offered = set.intersection(*(set(each.modes) for each in reports))
     why_not_live = ""
     if live and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
-        if "live" in report.modes and not needs_accelerator(ctx.declared):
+        may = not needs_accelerator(ctx.declared)
+        if may and "live" in report.modes:
             # A pod of an older operator would replace its program, so all must be heard.
             all_known = [each.generation for each in reports] == [ctx.current.generation] * len(roles)
             if all_known and "live" in offered and not any(map(ctx.lost, roles)):
                 return "live", ""
             if not all_known and ctx.unheard_s < _ALL_HEARD_S:
                 return None, "waiting until all pods report their modes"
+        elif may and report.at - report.first_step_at < _MODES_S:
+            # Its launcher learns this some time after the program has constructed ElasticCheckpoint.
+            return None, f"waiting until the launcher of {describe_role(ctx.chief)} has checked mode live"
         why_not_live = f"not live: {on_one_line(report.not_live)}" if report.not_live else ""
     overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, reports))
     overlap = overlap and not needs_accelerator(ctx.declared)
