@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from campaign.apiserver import ApiServer, Change, Object
 from campaign.clock import format_now
+from campaign.container import Container
 from campaign.files import SIGKILL, SIGTERM, Files
-from campaign.pod import Container, Judge, Training
+from campaign.pod import Judge, Training
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
 from elastic_tfjob.controller.model.affinity import NAME_FIELD, constraints_of
 from elastic_tfjob.controller.model.cluster import POOL_LABEL

@@ -157,6 +157,24 @@ MUTANTS: Final = {
             ("live-grow",),
         ),
         Mutant(
+            "servers-end-before-values-are-saved",
+            "controller.job.prepare",
+            "return ctx.launcher and (not heard or (report is not None and report.handing_over))",
+            "return False",
+            "parameter servers end while the previous program saves what they have",
+            "simulation",
+            ("handed-grow", "handed-slow"),
+        ),
+        Mutant(
+            "giver-ends-at-once",
+            "runtime.launcher",
+            "if old is not None and given is not None:",
+            "if old is not None and given == {}:",
+            "the program that gave its values ends before it has saved them",
+            "simulation",
+            ("handed-slow",),
+        ),
+        Mutant(
             "old-target-holds",
             "controller.job.rescale",
             "if not may or target.generation <= max(state.generation, tried):",
@@ -186,7 +204,7 @@ MUTANTS: Final = {
         Mutant(
             "old-one-goes-on",
             "runtime.launcher",
-            "        if old is not None:\n            programs.stop(old, now_s)\n        self._log",
+            "        elif old is not None:\n            programs.stop(old, now_s)\n        self._log",
             "        self._log",
             "the program of the old size is not stopped after a switch",
             "simulation",

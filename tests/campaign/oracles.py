@@ -275,6 +275,12 @@ class Oracles:
         if not waiting:
             self.fail("saves_for_one_that_waits", f"generation {program.generation} saves, and none is ready")
 
+    def values_are_lost(self, program: Program, why: str) -> None:
+        """What a program gave in memory becomes a durable checkpoint, whatever the operator does."""
+        program.training.at_commit.pop(program.generation, None)
+        if self.exact:
+            self.fail("given_values_are_saved", f"generation {program.generation} took them, but: {why}")
+
     def at_rest(self, trainings: Mapping[str, Training]) -> None:
         """What is there when nothing happens any more is what the jobs call for, and nothing else."""
         self._loans.at_rest()
@@ -325,6 +331,8 @@ class Oracles:
 
     def _trains_with(self, wanted: Set[str], program: Program) -> None:
         """The program trains with the pods that there are: state, launcher and coordinator agree."""
+        if program.pending:
+            self.fail("given_values_are_saved", f"generation {program.generation} took values that nobody has saved")
         used = {address.partition(".")[0] for address in program.uses}
         own = program.container.name
         others = {name for name in wanted if "-evaluator-" not in name and name != own}

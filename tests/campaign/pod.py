@@ -1,33 +1,26 @@
-"""What runs in a pod: the product's own launcher and exporter, and programs that make a step each tenth of a second.
-
-A launcher here is not polled: it looks when something that it watches has changed (a file, a process, its command), and
-before the exporter answers. Between, its looks would find nothing.
-"""
+"""Programs that make a step each tenth of a second, and what they share."""
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from campaign.apiserver import Object
 from campaign.clock import wall
-from campaign.files import SIGKILL, SIGTERM, Files, VirtualPath, machine
-from elastic_tfjob.api.tfjob import CONTAINER
-from elastic_tfjob.controller.model.quantities import cpu_of
-from elastic_tfjob.exporter import status as exporter_status
+from campaign.files import SIGKILL, SIGTERM
 from elastic_tfjob.runtime import protocol
-from elastic_tfjob.runtime.launcher import Launcher
 
-__all__ = ["Container", "Program", "Training"]
+if TYPE_CHECKING:
+    from campaign.container import Container
+
+__all__ = ["Program", "Training"]
 
 STEP_S: Final = 0.1
 _CHECKPOINT_STEPS: Final = 50
-_DIRECTORY: Final = "/elastic-tfjob"
-_COMMAND: Final = "/elastic-tfjob-command/command"
-_LOOK_S: Final = 0.02
+DIRECTORY: Final = "/elastic-tfjob"
 _PEERS_S: Final = 0.25
+_TAKEN_S: Final = 60.0
 
 
 class Judge(Protocol):
@@ -36,6 +29,7 @@ class Judge(Protocol):
     def training_begins(self, program: "Program", step: int) -> None: ...
     def workers_change(self, program: "Program") -> None: ...
     def is_to_save(self, program: "Program", waiting: bool) -> None: ...
+    def values_are_lost(self, program: "Program", why: str) -> None: ...
 
 
 @dataclass
@@ -48,7 +42,8 @@ class Training:
     `hook`: whether the program uses ElasticCheckpoint; `clings`: whether the others end with 1 where the chief of their
     generation ends and has not succeeded. `dies_with`: with so many workers the chief's program restores and ends with
     1; `live`: whether workers join and leave a running program, `joins`: whether new ones can be used, `answers`:
-    whether it answers; `own_port`: a program cannot start while another one runs in its container. `name`: the job's
+    whether it answers; `gives`: whether values go through memory, `takes`: whether the next program gets them;
+    `own_port`: a program cannot start while another one runs in its container. `name`: the job's
     namespace and name.
     """
 
@@ -70,6 +65,8 @@ class Training:
     live: bool = False
     joins: bool = True
     answers: bool = True
+    gives: bool = False
+    takes: bool = True
     own_port: bool = False
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
@@ -109,6 +106,11 @@ class Program:
         self.prepared = prepared
         self.state = "importing"
         self._spare = spare
+        self.before = ""
+        """The folder of the program whose values it may take in memory."""
+        self._kept_own = False
+        self.pending = False
+        """Whether the values that it took are in no checkpoint yet."""
         self._configure(tf_config)
         self.base = self.resumed = 0
         self.since = 0.0
@@ -166,16 +168,26 @@ class Program:
         elif self.container.launcher is None or not self.training.hook or self._read("go") is not None:
             self._after(self.container.seconds(0.1, 0.4), self._begin)
         else:
-            self._write("ready", {})
+            able = bool(self.before) and self.training.gives
+            self._write("ready", {"hand_over": {"able": able, "why": "" if able else "no light server"}})
 
     def _begin(self) -> None:
-        """Restore and train."""
+        """Restore, or take what the program before gave, and train."""
         training = self.training
+        given = (self._read("go") or {}).get("hand_over")
+        if given and self._read("taken") is None:
+            why = "" if training.takes and not self._kept() else "unreachable"
+            self._write("taken", {"ok": not why, "why": why})
+            self.pending = not why
+        if given and not self.pending and not self._kept():
+            self._after(_PEERS_S, self._begin)
+            return
         if self.task.chief and self._workers == training.dies_with:
             self.exit(1)
             return
         self.state = "training"
-        self.base = self.resumed = self.held_at = self._saved = training.checkpoint
+        start = given["step"] if given and self.pending else training.checkpoint
+        self.base = self.resumed = self.held_at = self._saved = start
         self.since = self.container.loop.time()
         if self.task.chief:
             training.judge.training_begins(self, self.base)
@@ -186,6 +198,37 @@ class Program:
         else:
             training.trainers.add(self)
         self.plan_end()
+        if self.pending:
+            self.other_changed(self.before, "kept")
+
+    def _kept(self) -> dict[str, Any]:
+        """The word of the program before that the values it gave are saved, or not."""
+        return self.container.files.contents.get(f"{DIRECTORY}/{self.before}/kept.json") or {}
+
+    def other_changed(self, folder: str, name: str) -> None:
+        """A file of another program's folder was written: the answer of the one before, or of the next."""
+        if name == "kept" and folder == self.before and self.pending and (kept := self._kept()):
+            self.pending = False
+            if not kept["ok"]:
+                self.training.judge.values_are_lost(self, kept["why"])
+                if self.training.saves and self.state == "training":
+                    self._save(self.step)
+        if name == "taken" and self.state == "held" and self._gave:
+            self._after(self.container.seconds(0.3, 2.0) + self.training.save_s, self._keep)
+
+    @property
+    def _gave(self) -> bool:
+        return bool((self._read("saved") or {}).get("hand_over"))
+
+    def _keep(self) -> None:
+        """Save what was given; it is on the servers that it trained with."""
+        if self.state == "held" and not self._kept_own:
+            self._kept_own = True
+            why = "" if self._servers <= self.training.serving else "a server is gone"
+            why = why if self.training.saves else "No space left on device"
+            if not why:
+                self.training.checkpoint = max(self.training.checkpoint, self.held_at)
+            self._write("kept", {"ok": not why, "why": why, "checkpoint": None})
 
     def _first_step(self) -> None:
         self.first_step_at = wall()
@@ -249,7 +292,7 @@ class Program:
         if self.state == "training" and self.task.chief:
             step = self.step
             self.training.reached = step
-            if self.training.saves:
+            if self.training.saves and not self.pending:
                 due = self.base + (step - self.base) // _CHECKPOINT_STEPS * _CHECKPOINT_STEPS
                 self.training.checkpoint = max(self.training.checkpoint, due)
             self.report()
@@ -331,15 +374,20 @@ class Program:
         request = self._read("save")
         if self.state != "saving" or request is None:
             return
-        saved = self.training.saves
+        given = bool(request.get("hand_over")) and self.training.gives
+        saved = self.training.saves or given
         if saved:
-            self._save(self.held_at)
+            if given:
+                self._after(_TAKEN_S, self._keep)
+            else:
+                self._save(self.held_at)
             if not self._is_last():
                 self.training.at_commit[request["generation"]] = self.held_at
             self.state = "held"
         self.report()
         answer = {"id": request["id"], "ok": saved, "why": None if saved else "No space left on device"}
-        self._write("saved", {**answer, "step": self.held_at, "at": wall()})
+        values = {"id": "", "step": self.held_at, "checkpoint": None} if given else None
+        self._write("saved", {**answer, "step": self.held_at, "at": wall(), "hand_over": values})
         if not saved:
             self._go_on()
 
@@ -373,12 +421,12 @@ class Program:
             "checkpoint": {"step": self.training.checkpoint, "at": wall(), "seconds": 0.3, "bytes": 1000, "path": "c"},
             "save_error": None if self.training.saves else "No space left on device",
         }
-        self.container.files.write(f"{_DIRECTORY}/{protocol.PROGRESS}", self.container.progress)
+        self.container.files.write(f"{DIRECTORY}/{protocol.PROGRESS}", self.container.progress)
 
     # Its files
 
     def _path(self, name: str) -> str:
-        return f"{_DIRECTORY}/generation-{self.generation}/{name}.json"
+        return f"{DIRECTORY}/generation-{self.generation}/{name}.json"
 
     def _read(self, name: str) -> Any:
         return self.container.files.contents.get(self._path(name))
@@ -400,198 +448,3 @@ def _addresses(config: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
     if not cluster.get("ps"):
         return own, frozenset()
     return own, frozenset(address for kind in ("ps", "worker") for address in cluster.get(kind) or ()) - {own}
-
-
-class _Launcher(Launcher):
-    """The product's; its log is a list."""
-
-    def __init__(self, program: list[str], directory: Any, command_file: Any, tf_config: str | None) -> None:
-        super().__init__(program, directory, command_file, tf_config)
-        self.lines: list[str] = []
-
-    def _log(self, line: str) -> None:
-        self.lines.append(line)
-
-
-class Container:
-    """The container that trains, in one pod, from start to end; `over` is called with its exit code."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        random: Random,
-        pod: Object,
-        *,
-        training: Training,
-        files: Files | None,
-        over: Callable[[int], None],
-    ) -> None:
-        self.loop = loop
-        self.random = random
-        self.training = training
-        self.over = over
-        self.progress: dict[str, Any] | None = None
-        self.launcher: _Launcher | None = None
-        self.programs: dict[int, Program] = {}
-        self._dead: list[tuple[int, int]] = []
-        self._look: asyncio.TimerHandle | None = None
-        self._pids = 100
-        self._began = loop.time()
-        self._ended = False
-        spec = pod["spec"]
-        trainer = next(each for each in spec["containers"] if each["name"] == CONTAINER)
-        self.name: str = pod["metadata"]["name"]
-        self.limit_cores = cpu_of(spec)[1] / 1000
-        environment = {each["name"]: each.get("value") for each in trainer.get("env") or ()}
-        self._tf_config = environment.get("TF_CONFIG")
-        self._with_launcher = any("launcher.pyz" in word for word in trainer.get("command") or ())
-        # What an earlier container of the pod wrote stays: it is in a volume.
-        self.files = files if files is not None else Files(lambda _: None)
-        self.files._changed = self._file_changed
-        self.progress = self.files.contents.get(f"{_DIRECTORY}/{protocol.PROGRESS}")
-
-    def start(self) -> None:
-        """Run."""
-        if not self._with_launcher:
-            self._pids += 1
-            self.programs[self._pids] = Program(self, self._pids, 0, self._tf_config, prepared=False)
-            return
-        directory = VirtualPath(self.files, _DIRECTORY)
-        launcher = _Launcher(["python", "train.py"], directory, VirtualPath(self.files, _COMMAND), self._tf_config)
-        launcher.programs.signal_mask = set()
-        self.launcher = launcher
-        with machine.of(self):
-            launcher._start_first()
-        self._turn()
-
-    def command(self, text: str) -> None:
-        """The kubelet shows the pod's command."""
-        if self.files.contents.get(_COMMAND) != text:
-            self.files.write(_COMMAND, text)
-
-    def poke(self) -> None:
-        """Something has changed that the launcher watches."""
-        if self.launcher is None or self._ended:
-            return
-        due = self.loop.time() + _LOOK_S
-        if self._look is not None:
-            if self._look.when() <= due:
-                return
-            self._look.cancel()
-        self._look = self.loop.call_at(due, self._turn)
-
-    def _turn(self) -> None:
-        """One turn of the launcher's loop."""
-        launcher = self.launcher
-        if launcher is None or self._ended:
-            return
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
-        with machine.of(self):
-            code = launcher._reap()
-            if code is not None:
-                launcher.programs.kill(launcher.programs.prepared)
-                self._end(code)
-                return
-            launcher._tick()
-        if launcher._poll_s() < 1.0:  # something goes on, and time alone may change it
-            self._look = self.loop.call_later(0.5, self._turn)
-
-    def signal_all(self, number: int) -> None:
-        """The kubelet's signal to the container's first process."""
-        if self._ended:
-            return
-        if number == SIGKILL:
-            self._end(128 + SIGKILL)
-        elif self.launcher is None:
-            for program in list(self.programs.values()):
-                program.signal(number)
-        else:
-            with machine.of(self):
-                try:
-                    self.launcher.programs.forward(number)
-                except SystemExit as end:
-                    self._end(int(end.code or 0))
-
-    def status(self) -> bytes:
-        """The exporter's answer to /status."""
-        for program in self.programs.values():
-            if program.state == "training":
-                program.report()
-        self._turn()
-        return json.dumps(exporter_status.status(VirtualPath(self.files, _DIRECTORY))).encode()  # type: ignore[arg-type]
-
-    def _end(self, code: int) -> None:
-        self._ended = True
-        if self._look is not None:
-            self._look.cancel()
-        for program in list(self.programs.values()):
-            program.exit(128 + SIGKILL)
-        self.over(code)
-
-    def ended(self, program: Program, code: int) -> None:
-        """A program is over."""
-        del self.programs[program.pid]
-        if self._ended:
-            return
-        if self.launcher is None:
-            self._end(code)
-            return
-        self._dead.append((program.pid, code << 8 if code < 128 else code - 128))
-        self.poke()
-
-    def _file_changed(self, name: str) -> None:
-        if name.startswith(f"{_DIRECTORY}/generation-"):
-            folder, _, file = name.rpartition("/")
-            generation = int(folder.rpartition("-")[2])
-            for program in list(self.programs.values()):
-                if program.generation == generation:
-                    program.file_changed(file.removesuffix(".json"))
-        elif name != _COMMAND:
-            return
-        self.poke()
-
-    def seconds(self, least: float, most: float) -> float:
-        """A duration of this schedule."""
-        return self.random.uniform(least, most)
-
-    # The operating system
-
-    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        self._pids += 1
-        generation = int(environment[protocol.GENERATION])
-        opened = self.files.contents.get(f"{_DIRECTORY}/generation-{generation}/go.json") is not None
-        spare = any("run_spare" in word for word in command)
-        program = Program(self, self._pids, generation, environment.get("TF_CONFIG"), prepared=not opened, spare=spare)
-        self.programs[self._pids] = program
-        return self._pids
-
-    def reap(self) -> tuple[int, int]:
-        if self._dead:
-            return self._dead.pop(0)
-        if not self.programs:
-            raise ChildProcessError
-        return 0, 0
-
-    def signal(self, pid: int, number: int) -> None:
-        program = self.programs.get(pid)
-        if program is None:
-            raise ProcessLookupError(pid)
-        program.signal(number)
-
-    def listens(self, port: int) -> bool:
-        return any(
-            program.state == "serving" and program._address.endswith(f":{port}") for program in self.programs.values()
-        )
-
-    def usage(self) -> dict[str, Any]:
-        use = self.limit_cores or 1.0
-        return {
-            "usage_s": (self.loop.time() - self._began) * use * 0.9,
-            "throttled_s": 0.0,
-            "limit_cores": self.limit_cores or None,
-            "used_bytes": 100_000_000,
-            "anonymous_bytes": 80_000_000,
-            "limit_bytes": 1_000_000_000,
-        }

@@ -19,6 +19,7 @@ from campaign.acts import (
 )
 from campaign.apiserver import Place
 from campaign.autoscaled import AUTOSCALED
+from campaign.handed import HANDED
 from campaign.lent import LOANS
 from campaign.live import LIVE
 from campaign.world import Scenario, World
@@ -719,6 +720,7 @@ SCENARIOS: Final = {
         *LOANS,
         *AUTOSCALED,
         *LIVE,
+        *HANDED,
     )
 }
 

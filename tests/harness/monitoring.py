@@ -82,6 +82,7 @@ def train(folder: Path, step: int) -> None:
         "loss": 0.5,
         "step_seconds": {"bounds": [0.1, 1], "counts": [step, 0, 0], "sum": step / 20},
         "downtimes": {"bounds": [1], "counts": [step, 0], "sum": step / 2},
+        "hand_overs": {"durable": step, "failed": 0, "pending": 0},
         "checkpoint": {"at": time.time(), "bytes": 1000, "seconds": 0.1},
     }
     protocol.write(folder / protocol.PROGRESS, progress)

@@ -33,6 +33,10 @@ class Job:
         self.configs: dict[Replica, str] = {}
         self.while_prepared: Callable[[], None] = lambda: None
         """What happens once all replicas of the coming size stand ready."""
+        self.more: dict[str, Any] = {}
+        """What the commands say beside the usual."""
+        self.while_handed_over: Callable[[], None] = lambda: None
+        """What happens once the chief has decided the switch."""
 
     def configure(self, replicas: Mapping[str, int]) -> None:
         """TF_CONFIG of each replica; every generation has ports of its own."""
@@ -101,6 +105,8 @@ class Job:
         self._command("switch", generation, mode)
         switch = until("it is decided", lambda: self._decided(generation), SLOW)
         assert switch["state"] == "committed", self.chief.status
+        self.while_handed_over()
+        until("the values are saved", lambda: not self.chief.status["handing_over"], SLOW)
         if operator:
             self._command("run", generation, mode)
         for replica in [replica for replica in self.pods if replica not in self.configs]:
@@ -173,7 +179,8 @@ class Job:
     def _command(self, action: str, generation: int, mode: str) -> None:
         for replica, pod in self.pods.items():
             if replica in self.configs:
-                pod.command(action, generation, mode=mode, tf_config=self.configs[replica], timeout_s=SLOW)
+                config = self.configs[replica]
+                pod.command(action, generation, mode=mode, tf_config=config, timeout_s=SLOW, **self.more)
 
     def stop(self) -> None:
         for pod in self.pods.values():

@@ -74,6 +74,30 @@ def test_training_resumes_from_the_newest_checkpoint_and_keeps_the_last_ones(tmp
     assert variable.numpy().tolist() == [50.0] * 4
 
 
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_checkpoint_with_a_root_has_its_names(tmp_path: Path, verify: bool) -> None:
+    tf = tensorflow()
+
+    def make(value: float) -> tuple[Any, Any, Any]:
+        model = tf.Module()
+        model.weights = [tf.Variable([value] * 3)]
+        beside = tf.Variable(value)
+        return ElasticCheckpoint(tf.train.Checkpoint(model, beside=beside), str(tmp_path), every_steps=1), model, beside
+
+    job, *_ = make(7.0)
+    job.resume()
+    job.step(1)
+    settled(job)
+    again, model, beside = make(0.0)
+    again._checkpoints.compare()
+    [newest] = again._checkpoints.complete()
+    again._checkpoints.restore(newest["path"], verify=verify)
+    assert (model.weights[0].numpy().tolist(), float(beside.numpy())) == ([7.0] * 3, 7.0)
+    model.more = tf.Variable(1.0)
+    with pytest.raises(checkpoints.Mismatch, match="has no value for more of this program"):
+        again._checkpoints.compare()
+
+
 def test_the_first_checkpoint_is_early_for_any_interval(tmp_path: Path) -> None:
     job, _ = elastic(tmp_path, every_s=1000.0)
     step, end = job.resume(), time.monotonic() + 60

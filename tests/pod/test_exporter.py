@@ -312,10 +312,10 @@ def test_rescale_shows_as_downtime_and_lost_steps(get: Get, tmp_path: Path) -> N
     assert found["elastic_tfjob_rescale_downtime_seconds_count"] == 1
 
 
-COUNTERS = {"steps", "examples", "container_cpu_seconds", "container_cpu_throttled_seconds"}
+COUNTERS = {"steps", "examples", "hand_overs", "container_cpu_seconds", "container_cpu_throttled_seconds"}
 HISTOGRAMS = {"step_seconds", "rescale_downtime_seconds"}
 GAUGES = {
-    *("step", "target_steps", "loss", "generation", "container_memory_bytes"),
+    *("step", "target_steps", "loss", "generation", "container_memory_bytes", "hand_over_pending"),
     *("checkpoint_age_seconds", "checkpoint_size_bytes", "checkpoint_duration_seconds", "checkpoint_failing"),
 }
 

@@ -914,5 +914,5 @@ def test_launcher_is_one_small_file(tmp_path: Path) -> None:
     pod = Pod(tmp_path, [sys.executable, "-c", "import elastic_tfjob.runtime as r; print(r.__file__)"]).start()
     assert pod.wait() == 0
     assert "launcher.pyz" in pod.output, "the program gets the operator's version"
-    assert pod.launcher.stat().st_size < 300_000  # each pod has a copy in its shared volume
+    assert pod.launcher.stat().st_size < 130_000  # each pod has a copy in its shared volume
     assert pod.launcher.stat().st_mode & 0o444 == 0o444

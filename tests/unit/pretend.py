@@ -107,6 +107,9 @@ class Launcher:
     """The generation that its program was started for."""
     gives_up: bool = False
     """Whether it was told to keep its workers, and has not answered yet."""
+    gives: bool = False
+    """Whether values go through memory, and `handing_over`: the previous program still saves them."""
+    handing_over: bool = False
     kept: Switch | None = None
     """The decision that was stored with what runs: what a restarted container knows."""
 
@@ -215,8 +218,9 @@ class Launcher:
         if prepared.state == "failed":
             self.switch = Switch(generation, "refused", prepared.why)
         elif prepared.state == "ready" and self.saves == "well":
-            self.switch = Switch(generation, "committed")
+            self.switch = Switch(generation, "committed", in_memory=self.gives)
             self._start(generation, self.coming_port)
+            self.handing_over = self.gives
         elif prepared.state == "ready" and self.saves == "fails":
             self.switch = Switch(generation, "refused", "No space left on device")
 
@@ -341,6 +345,7 @@ class Cluster:
                 not_live=self.not_live,
                 prepared=launcher.prepared,
                 switch=launcher.switch,
+                handing_over=launcher.handing_over,
                 step=100 if self.steps else None,
                 steps_per_s=self.steps_per_s if self.steps else None,
                 hook=self.hook,

@@ -338,6 +338,8 @@ NOT_READ = {
     "preparation.way": ("`fork`, `exec`", "how the program was started"),
     "preparation.seconds": ("number", "seconds from its start until it waited or listened"),
     "preparation.cpu_s": ("number", "CPU seconds used until then"),
+    "preparation.in_memory": ("boolean", "whether it can take the values of the running program in memory"),
+    "preparation.why_files": ("text", "why values go through files"),
 }
 """Keys of the answer that a Report does not keep."""
 OWN = {"mean_cores", "mean_steps_per_s", "received_at_s", "saves", "starts"}

@@ -104,6 +104,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "total-steps": _whole(1, MAX_STEPS),
     "checkpoint-dir": (_path, "a path or URL for tf.io.gfile, without * ? [ and \\"),
     "rescale": _one_of("live", "overlap", "spare", "recreate", "never"),
+    "durable-switch": (_BOOLEAN.__getitem__, "true or false"),
     "placement": _one_of("auto", "none"),
     "model": (
         _model,
@@ -157,6 +158,7 @@ class Elasticity:
     model: str | None = None
     inject: str | None = None
     done_when: str = "pod-ends"
+    durable_switch: bool = False
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod

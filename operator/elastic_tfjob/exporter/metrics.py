@@ -43,6 +43,21 @@ class ProgressCollector(Collector):
             "Seconds from the last step before a switch or restart to the first step after it.",
             progress.within("downtimes"),
         )
+        handed_over = progress.within("hand_overs")
+        if handed_over:
+            family = CounterMetricFamily(
+                f"{_PREFIX}_hand_overs",
+                "Switches whose values went through memory, by whether a checkpoint of them became durable.",
+                labels=["durable"],
+            )
+            for label, name in (("true", "durable"), ("false", "failed")):
+                family.add_metric([label], handed_over.number(name) or 0)
+            yield family
+            yield from _gauge(
+                "hand_over_pending",
+                "1 from such a switch until its checkpoint is durable: a crash goes back to the one before.",
+                handed_over.number("pending"),
+            )
         generation = launcher.number("generation") if launcher else progress.number("generation")
         yield from _gauge("generation", "The running generation: the number of times the job was rescaled.", generation)
         at = saved.number("at")

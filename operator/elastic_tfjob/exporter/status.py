@@ -90,6 +90,7 @@ def status(directory: Path) -> dict[str, Any]:
         progress.within("checkpoint"),
     )
     modes, start, preparation = launcher.raw.get("modes"), launcher.within("start"), launcher.within("preparation")
+    hand_over = preparation.within("hand_over")
     return {
         "at": time.time(),
         "generation": generation,
@@ -105,6 +106,8 @@ def status(directory: Path) -> dict[str, Any]:
             "way": way if (way := preparation.text("way")) in ("fork", "exec") else None,
             "seconds": preparation.number("seconds"),
             "cpu_s": preparation.number("cpu_s"),
+            "in_memory": hand_over.boolean("able") if hand_over else None,
+            "why_files": hand_over.text("why"),
         }
         if preparation
         else None,
@@ -119,9 +122,11 @@ def status(directory: Path) -> dict[str, Any]:
             "state": switch.text("state"),
             "why": switch.text("why"),
             "at": switch.number("at"),
+            "in_memory": switch.boolean("in_memory") or False,
         }
         if switch
         else None,
+        "handing_over": launcher.boolean("handing_over") or False,
         "saved": {
             "request": save_before_stop.integer("request"),
             "state": save_before_stop.text("state"),

@@ -7,6 +7,6 @@ if __name__ == "__main__":
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
-    from elastic_tfjob.runtime.launcher import main
+    from elastic_tfjob.runtime.entry_point import main
 
     main(mask)

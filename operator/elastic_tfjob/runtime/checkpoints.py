@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
+from elastic_tfjob.runtime import checkpoint_variables as variables
 from elastic_tfjob.runtime import durability
 from elastic_tfjob.runtime.lease import RENEW_S, InUse, Lease, Owner
 from elastic_tfjob.runtime.protocol import brief, some
@@ -45,7 +46,6 @@ _MARKER_BYTES = 1 << 24  # without a limit, GFile reads as many bytes as a file 
 _PATTERN_CHARACTERS = "*?[\\"
 _DELAY_AFTER_SWITCH_S = 1.0
 """The checkpoint of a switch is made durable after this delay: the first step goes first."""
-_SLOT = "/.OPTIMIZER_SLOT/"
 _Result = TypeVar("_Result")
 
 
@@ -406,6 +406,17 @@ class Checkpoints:
         print(f"no checkpoint in {self.directory}: training starts at step 0", file=sys.stderr, flush=True)
         return None
 
+    def take_over(self) -> None:
+        """Begin without a checkpoint: the values have come from the previous program of the same job in memory."""
+        self.lease.take_over()
+        self._background.start()
+
+    def note_durable(self, step: int) -> None:
+        """The previous program has saved this step since."""
+        with self._lock:
+            self._is_complete[step] = True
+            self._durable.add(step)
+
     def _begin(self, step: int, *, after_switch: bool) -> None:
         """Make the restored checkpoint durable: the program that saved it may have ended before that."""
         if step in self._foreign:
@@ -459,8 +470,8 @@ class Checkpoints:
         read: set[str] = set()
         if hasattr(train, "CheckpointView"):
             view = train.CheckpointView(path)
-            matched = view.match(self.checkpoint)
-            read = {name for name, node in _paths(0, view.children) if node in matched}
+            matched = variables.matched(self._tf, self.checkpoint, view)
+            read = {name for name, node in variables.paths(0, view.children) if node in matched}
         reader = train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():
             if key.partition("/.ATTRIBUTES/")[0] not in read:
@@ -479,7 +490,7 @@ class Checkpoints:
         if path is None or self.partial:
             return ""
         try:
-            return self._missing_variables(path)
+            return variables.missing(self._tf, self.checkpoint, path)
         except Exception as error:  # training continues
             print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
@@ -498,74 +509,10 @@ class Checkpoints:
 
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""
-        if others := self._shape_differences(path):
+        if others := variables.shape_differences(self._tf, self.checkpoint, path):
             raise Mismatch(f"{path} does not fit this program: {some(others)}. Does a shape depend on the job's size?")
-        if not self.partial and (lacks := self._missing_variables(path)):
+        if not self.partial and (lacks := variables.missing(self._tf, self.checkpoint, path)):
             raise Mismatch(f"{lacks} ElasticCheckpoint(..., partial=True) keeps their initial values")
-
-    def _shape_differences(self, path: str) -> list[str]:
-        """The program's variables that a checkpoint has in another shape or type. A variable in parts has the shape of
-        the whole, whatever the number of parts."""
-        train = self._tf.train
-        if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
-            return []
-        view = train.CheckpointView(path)
-        matched = view.match(self.checkpoint)
-        held = {name: matched[node] for name, node in _paths(0, view.children) if node in matched}
-        reader = train.load_checkpoint(path)
-        types = reader.get_variable_to_dtype_map()
-        found = []
-        for key, shape in sorted(reader.get_variable_to_shape_map().items()):
-            name, _, attribute = key.partition("/.ATTRIBUTES/")
-            variable = _slot(held, name) if _SLOT in name else held.get(name)
-            if attribute != "VARIABLE_VALUE" or variable is None or not _is_variable(variable):
-                continue
-            own_name = getattr(variable, "path", None) or getattr(variable, "name", None)
-            text = f"{name} ({own_name})" if isinstance(own_name, str) else name
-            own_shape, own_type = variable.shape, self._tf.as_dtype(variable.dtype).base_dtype
-            if not self._tf.TensorShape(shape).is_compatible_with(own_shape):
-                found.append(f"{text} has shape {tuple(shape)} in the checkpoint and {tuple(own_shape)} in the program")
-            elif types[key].base_dtype != own_type:
-                found.append(f"{text} has type {types[key].name} in the checkpoint and {own_type.name} in the program")
-        return found
-
-    def _missing_variables(self, path: str) -> str:
-        """A message about the program's variables that a checkpoint lacks; empty if it has all."""
-        train = self._tf.train
-        if not hasattr(train, "CheckpointView"):  # TensorFlow before 2.11
-            return ""
-        view, program = train.CheckpointView(path), train.TrackableView(self.checkpoint)
-        matched = view.match(self.checkpoint)
-        held = {id(each) for each in matched.values()}
-        lacks = [
-            name
-            for name, each in _paths(self.checkpoint, program.children)
-            if id(each) not in held and _is_variable(each) and name != "save_counter"
-        ]
-        if not lacks:
-            return ""
-        unused = {name for name, node in _paths(0, view.children) if node not in matched}
-        values = (key.partition("/.ATTRIBUTES/")[0] for key, _ in train.list_variables(path))
-        unknown = [name for name in values if name in unused and name != "save_counter"]
-        return (
-            f"{path} has no value for {some(lacks)} of this program"
-            + (f"; it has {some(unknown)}, which the program lacks" if unknown else "")
-            + ". Was something renamed?"
-        )
-
-
-def _is_variable(each: Any) -> bool:
-    return hasattr(each, "shape") and hasattr(each, "assign")
-
-
-def _slot(held: dict[str, Any], name: str) -> Any:
-    """An optimizer's slot variable by the name of its value: `w/.OPTIMIZER_SLOT/opt/m`."""
-    variable, _, rest = name.partition(_SLOT)
-    optimizer, _, slot = rest.rpartition("/")
-    try:
-        return held[optimizer].get_slot(held[variable], slot)
-    except Exception:  # the program lacks one of them, or the slot does not exist yet
-        return None
 
 
 def _prepare_together(prepare: Callable[[], _Result], all_ready: Callable[[bool], bool]) -> _Result:
@@ -582,19 +529,3 @@ def _prepare_together(prepare: Callable[[], _Result], all_ready: Callable[[bool]
 
 class _Contradiction(Exception):
     """Two answers of the file system contradict each other."""
-
-
-def _paths(root: Any, children: Callable[[Any], dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Each object below `root` once, with the shortest path to it, as in the keys of a checkpoint."""
-    found, seen, todo = [], {_key(root)}, [("", root)]
-    for path, each in todo:  # the list grows meanwhile
-        for name, child in children(each).items():
-            if _key(child) not in seen:
-                seen.add(_key(child))
-                todo.append((f"{path}/{name}" if path else name, child))
-                found.append(todo[-1])
-    return found
-
-
-def _key(each: Any) -> int:
-    return each if isinstance(each, int) else id(each)

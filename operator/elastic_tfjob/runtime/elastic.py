@@ -14,7 +14,6 @@ saved at intervals and on SIGTERM, restored at the next start.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import math
 import os
@@ -27,81 +26,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
-from elastic_tfjob.runtime import preload, protocol, shared_folder_probe
+from elastic_tfjob.runtime import protocol, shared_folder_probe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
 from elastic_tfjob.runtime.coordinator_threads import end_with_coordinator_threads
+from elastic_tfjob.runtime.hand_over import HandOver
+from elastic_tfjob.runtime.hello import Hello, report_import
 from elastic_tfjob.runtime.keras_callback import callback
 from elastic_tfjob.runtime.live_changes import LiveChanges
 from elastic_tfjob.runtime.live_workers import LiveWorkers
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
-
-# -- The program's side of the files that it shares with its launcher: see protocol.py ---------------------------------
-
-
-class Hello:
-    """The messages between one generation's program and its launcher. Without a launcher nothing is written, and the
-    program never waits.
-
-    `shared`, `generation`: the pod's shared directory and the program's generation, as in its environment. Raises
-    ValueError if the generation is not a number.
-    """
-
-    def __init__(self, shared: str | None, generation: str | None) -> None:
-        self.folder: Path | None = None
-        if shared and generation:
-            self.folder = protocol.generation_directory(Path(shared), int(generation))
-
-    def report_start(self) -> None:
-        """Report that this program can be rescaled, and the variables it set before it imported TensorFlow."""
-        if self.folder is None:
-            return
-        hello = {"pid": os.getpid(), "environment": preload.library_variables(os.environ)}
-        preload.report_imports()
-        with contextlib.suppress(OSError):
-            protocol.write(self.folder.parent / protocol.HELLO, hello)
-            protocol.write(self.folder / protocol.HELLO, hello)
-
-    def must_wait(self) -> bool:
-        """Whether this program must wait: its generation is prepared beside the running one."""
-        return (
-            self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
-        )
-
-    def report_ready(self) -> None:
-        """Report that this program waits in resume(). Raises OSError: otherwise it would wait without end."""
-        if self.folder is not None:
-            protocol.write(self.folder / protocol.READY, {"pid": os.getpid()})
-
-    def report_begun(self) -> None:
-        """Report that this worker has begun with its chief."""
-        if self.folder is not None:
-            with contextlib.suppress(OSError):
-                protocol.write(self.folder / protocol.BEGUN, {"pid": os.getpid(), "at": time.time()})
-
-    def save_request(self) -> str | None:
-        """The id of the save that the launcher asks for now; None if it asks for none."""
-        if self.folder is None or not (self.folder / protocol.SAVE).exists():
-            return None
-        return (protocol.read(self.folder / protocol.SAVE) or {}).get("id")
-
-    def answer_save(self, request: str, step: int, *, ok: bool, why: str | None) -> None:
-        """Answer a request to save: whether the checkpoint of `step` is written, else `why` not."""
-        assert self.folder is not None
-        answer = {"id": request, "ok": ok, "why": why, "step": step, "at": time.time()}
-        try:
-            protocol.write(self.folder / protocol.SAVED, answer)
-        except OSError as error:  # without an answer, the launcher gives up after its timeout
-            print(f"WARNING: the answer to the launcher cannot be written: {error}", file=sys.stderr, flush=True)
-
-
-def imported() -> None:
-    """Report that this program has imported the hook; it may take long until it uses it."""
-    with contextlib.suppress(OSError, ValueError):
-        folder = Hello(os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)).folder
-        if folder is not None:
-            protocol.write(folder / protocol.IMPORTED, {})
-
 
 # -- Decisions that all workers of a MultiWorkerMirroredStrategy take together -----------------------------------------
 
@@ -153,7 +87,7 @@ _DURABLE_S, _DURABLE_AT_END_S = 300.0, 5.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
-imported()
+report_import()
 
 
 def batch_size_per_worker(batch_size: int, batch: str = "fixed", workers: int | None = None) -> int:
@@ -255,8 +189,9 @@ class ElasticCheckpoint:
             why_not = why_not if live else "the program has set live=False"
             changed = self._workers_changed
             self._live = LiveChanges(LiveWorkers(tf), self._hello.folder, self.progress, why_not, changed)
-        self._save_request: str | None = None  # the id of the save that the launcher asks for
-        self._answered_request: str | None = None
+        self._hand_over = HandOver(tf, self._checkpoints, self._hello, tf_config)
+        self._save_request: dict[str, Any] | None = None  # the save that the launcher asks for
+        self._answered_request: dict[str, Any] | None = None
         self._has_work = self._terminated = self._waiting = False
         self._step: int | None = None
         self._saved_step = -1
@@ -299,14 +234,19 @@ class ElasticCheckpoint:
                 warm_up()
             if self._checkpoints is not None:  # the running program trains on if this fails
                 self._checkpoints.compare()
+            self._hand_over.prepare()
         self._barrier()
         found = None
-        if self._checkpoints is not None:
+        given = self._hand_over.take()
+        if given is None and self._checkpoints is not None:
             found = self._checkpoints.restore_newest(self._start_barrier, chief=self.task.chief, after_switch=prepared)
-        self._step = int(found["step"]) if found else 0
+        self._step = int((given or found or {"step": 0})["step"])
         self._saved_step = self._step if found else -1
-        self.progress.begin(self._step, found)
+        self.progress.begin(self._step, given["checkpoint"] if given else found)
         self._plan_next(_FIRST_CHECKPOINT_S)
+        if given is not None:  # the program before saves this step, or `_watch` learns that it cannot
+            self._next_step, self._due_at_s = self.progress.total_steps or sys.maxsize, math.inf
+            self.progress.begin_hand_over()
         self._handle_sigterm()
         return self._step
 
@@ -352,9 +292,13 @@ class ElasticCheckpoint:
         due = step >= self._next_step or time.monotonic() >= self._due_at_s
         if request is None and not (terminated or finished or due):
             return
+        if request is not None and (given := self._hand_over.give(request, step, self.progress.checkpoint)):
+            self._answer(request, step, saved=True, given=given)
+            self._stand_still(request, given=True)
+            return
         saved = self._save(step)
         if request is not None:
-            self._answer(request, step, saved)
+            self._answer(request, step, saved=saved)
         self._settle()
         if request is not None and saved:
             self._stand_still(request)
@@ -383,7 +327,7 @@ class ElasticCheckpoint:
             return
         saved = self._save(step)
         if request is not None and not finished:
-            self._answer(request, step, saved)
+            self._answer(request, step, saved=saved)
         self._settle()
         if some_asked and not finished and self._start_barrier.sum(int(saved and chief))[0]:
             self._stand_still_together(request)
@@ -471,7 +415,7 @@ class ElasticCheckpoint:
         """Wait until this generation runs. With several workers only the chief waits for its launcher; the others wait
         for the chief, which knows first."""
         if self._hello.must_wait():
-            self._hello.report_ready()
+            self._hello.report_ready(self._hand_over.readiness)
             while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
         if self._start_barrier is not None:
@@ -489,6 +433,8 @@ class ElasticCheckpoint:
                 self._has_work = True
             if self._live is not None and self._live.watch():
                 self._has_work = True
+            if (kept := self._hand_over.watch()) is not None:
+                self._begun_with(kept)
         if self._terminated or time.monotonic() >= self._due_at_s:
             self._has_work = True
         self._note_durability()
@@ -506,25 +452,57 @@ class ElasticCheckpoint:
             traceback.print_exc()
             print("WARNING: on_workers failed; training continues without it", file=sys.stderr, flush=True)
 
-    def _answer(self, request: str, step: int, saved: bool) -> None:
-        """Tell the launcher that the checkpoint is written and training stands still, or why it is not written."""
+    def _begun_with(self, kept: dict[str, Any]) -> None:
+        """In the reporting thread: the checkpoint of the values that this program began with is durable, or it saves
+        one itself now."""
+        self.progress.end_hand_over(durable=bool(kept.get("ok")))
+        self._plan_next()
+        if kept.get("ok"):
+            self.progress.checkpoint = kept.get("checkpoint")
+        else:
+            print(f"WARNING: the values of the switch were not saved: {kept.get('why')}", file=sys.stderr, flush=True)
+            self._due_at_s = 0.0
+
+    def _answer(self, request: dict[str, Any], step: int, *, saved: bool, given: dict[str, Any] | None = None) -> None:
+        """Tell the launcher that the checkpoint is written, or the values are given, and training stands still; or why
+        it is not written."""
         self._answered_request, self._save_request = request, None
         if saved:
             self.progress.close()
-        self._hello.answer_save(request, step, ok=saved, why=self.progress.save_error)
+        self._hello.answer_save(request, step, ok=saved, why=None if saved else self.progress.save_error, given=given)
 
-    def _stand_still(self, request: str) -> None:
-        """Wait until this process is killed, or the launcher withdraws its request."""
+    def _stand_still(self, request: dict[str, Any], *, given: bool = False) -> None:
+        """Wait until this process is killed, or the launcher withdraws its request. If its values were `given`, save
+        them when the next program has them."""
         self._waiting = True
         while self._hello.save_request() == request:
             if self._terminated:
                 self._end()
+            if given and self._hand_over.is_taken(request):
+                given = False
+                self._save_given()
             time.sleep(_POLL_S)
         self._waiting = False
+        if given:
+            self._hand_over.take_back()
         self.progress.reopen()
         self.progress.pause()
 
-    def _stand_still_together(self, request: str | None) -> None:
+    def _save_given(self) -> None:
+        """Save the checkpoint of a switch, while the next program trains."""
+        assert self._step is not None
+        self._waiting = False  # SIGTERM does not end a save
+        saved = self._save(self._step)
+        self._settle()
+        if saved and self._checkpoints is not None:
+            self._checkpoints.wait(_DURABLE_S)
+        self._note_durability()
+        self._hand_over.report_kept(
+            self.progress.save_error or self.progress.durability_error, self.progress.checkpoint
+        )
+        self._waiting = True
+
+    def _stand_still_together(self, request: dict[str, Any] | None) -> None:
         assert self._start_barrier is not None
         default = None
         if request is None and threading.current_thread() is threading.main_thread():

@@ -24,7 +24,7 @@ def install(directory: Path) -> Path:
             copy.parent.mkdir(exist_ok=True)
             copy.write_bytes(source.read_bytes())
         archive = Path(folder) / "launcher.pyz"
-        zipapp.create_archive(staged, archive, interpreter="/usr/bin/env python3")
+        zipapp.create_archive(staged, archive, interpreter="/usr/bin/env python3", compressed=True)
         archive.chmod(0o755)
         os.replace(archive, target)
     return target

@@ -18,11 +18,8 @@ How a generation replaces another one: docs/designs/rescale.md.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from typing import Any
 from elastic_tfjob.runtime import cgroup, preload, processes, protocol
 from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.command_file import CommandFile
-from elastic_tfjob.runtime.forkserver import IGNORED_BY_PYTHON
+from elastic_tfjob.runtime.leaving import LeavingProgram
 from elastic_tfjob.runtime.live_switch import LiveSwitch, prepared_for
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens
 from elastic_tfjob.runtime.protocol import LauncherCommand
@@ -48,9 +45,7 @@ _FORWARDED = [
 ]
 _WAKING = {signal.SIGCHLD, signal.SIGIO}
 """Signals of the kernel for the launcher itself: a child has ended, the folder of the command file has changed."""
-_WATCHED = {*_FORWARDED, *_WAKING}
-_PR_SET_CHILD_SUBREAPER = 36
-_VOLUME_FULL = (errno.ENOSPC, errno.EDQUOT)
+WATCHED = {*_FORWARDED, *_WAKING}
 _LOG_BYTES = 1 << 20
 
 
@@ -72,6 +67,7 @@ class Launcher:
         """How the newest prepared program became ready, and what that cost."""
         self.save_before_stop = SaveBeforeStop()
         self._live: LiveSwitch | None = None  # that is under way
+        self._leaving: LeavingProgram | None = None
         self._save_id: str | None = None  # of the save for a switch that is under way
         self._save_deadline_s = 0.0
         self._published: dict[str, Any] = {}
@@ -106,12 +102,15 @@ class Launcher:
                 self._log(f"{type(error).__name__}: {error}")
                 if programs.running is not None and not programs.running.pid:  # the user's program cannot be started
                     raise
-            received = signal.sigtimedwait(_WATCHED, self._poll_s())
+            received = signal.sigtimedwait(WATCHED, self._poll_s())
             if received is not None and received.si_signo not in _WAKING:
                 programs.forward(received.si_signo)
 
     def _reap(self) -> int | None:
-        return self.programs.reap(saving=self._is_switching())
+        """The exit code, once the running program has ended, and with it what the container is to wait for."""
+        code = self.programs.reap(saving=self._is_switching())
+        self._watch_leaving(code)
+        return code if self._leaving is None else None
 
     def _start_first(self) -> None:
         """Start what the container ran before its restart, or the commanded generation, or generation 0."""
@@ -255,7 +254,7 @@ class Launcher:
         report takes a while."""
         programs = self.programs
         if programs.prepared is None:
-            programs.prepared = Child(command.generation, self._tf_config_of(command), command.mode)
+            programs.prepared = self._new_child(command)
         child = programs.prepared
         task = child.task
         if task.trains and programs.running is not None and not programs.said_hello(programs.running):
@@ -275,6 +274,17 @@ class Launcher:
             programs.start(child, line)
         except OSError as error:
             child.state, child.why = "failed", f"cannot be started: {error}"
+
+    def _new_child(self, command: LauncherCommand) -> Child:
+        """The next program. The running one is asked to offer it its values, where they may go through memory."""
+        child, running = Child(command.generation, self._tf_config_of(command), command.mode), self.programs.running
+        if child.task.chief and running is not None and command.mode == "overlap" and not command.durable:
+            folder = self.programs.folder(running)
+            with contextlib.suppress(OSError):
+                (folder / protocol.OFFERED).unlink(missing_ok=True)
+                protocol.write(folder / protocol.OFFER, {"id": f"{child.generation}-{time.time_ns()}"})
+                child.before = folder.name
+        return child
 
     def _watch_prepared(self, now_s: float) -> None:
         """Notice when the prepared program is ready, or hangs."""
@@ -296,7 +306,9 @@ class Launcher:
                 "way": "fork" if child.forked else "exec",
                 "seconds": round(now_s - child.started_at_s, 3),
                 "cpu_s": processes.cpu_s(child.pid),
+                "hand_over": (waits or {}).get("hand_over"),
             }
+            child.takes_values = bool((self.preparation["hand_over"] or {}).get("able"))
             if child.checks_fork:
                 programs.forks.resolve_suspicion(works_without_fork=True)
             self._log(f"generation {child.generation} is ready")
@@ -393,7 +405,7 @@ class Launcher:
             self._refuse(f"{why} within {command.timeout_s:g} s")
         elif self._save_id is None and prepared.state == "ready":
             self._save_id = f"{command.generation}-{time.time_ns()}"
-            request = {"id": self._save_id, "generation": command.generation}
+            request = {"id": self._save_id, "generation": command.generation, "hand_over": prepared.takes_values}
             protocol.write(programs.folder(running) / protocol.SAVE, request)
 
     def _watch_save(self, now_s: float) -> None:
@@ -409,18 +421,21 @@ class Launcher:
         elif programs.prepared.state == "failed":
             self._refuse(programs.prepared.why)
         else:
-            self._commit(now_s)
+            given = answer.get("hand_over")
+            self._commit(now_s, given if isinstance(given, dict) else None)
 
-    def _commit(self, now_s: float) -> None:
+    def _commit(self, now_s: float, given: dict[str, Any] | None = None) -> None:
         """Make the prepared program the running one. Opening its barrier is the point of no return; an OSError before
         that changes nothing. committed.json is written before and only renamed afterwards, so a volume that becomes
-        full in between cannot bring the old generation back."""
+        full in between cannot bring the old generation back. `given`: what the old program gives in memory."""
         programs, prepared, old = self.programs, self.programs.prepared, self.programs.running
         assert prepared is not None
-        decided = _decision(prepared.generation, "committed") if self._save_id is not None else self.switch
+        decided = self.switch
+        if self._save_id is not None:
+            decided = {**_decision(prepared.generation, "committed"), "in_memory": given is not None}
         committed = protocol.stage(self.directory / protocol.COMMITTED, _committed(prepared, decided))
         try:
-            self._open(prepared)
+            self._open(prepared, given)
         except BaseException:
             os.unlink(committed)
             raise
@@ -433,14 +448,27 @@ class Launcher:
         if self._save_id is not None:
             self._save_id, self.switch = None, decided
             self._log(f"switch to generation {prepared.generation}: committed")
-        if old is not None:
+        if old is not None and given is not None:
+            programs.stopping.append(old)
+            self._leaving = LeavingProgram(old, programs.folder(old), programs.folder(prepared), now_s)
+        elif old is not None:
             programs.stop(old, now_s)
         self._log(f"generation {prepared.generation} is running")
 
-    def _open(self, child: Child) -> None:
+    def _watch_leaving(self, code: int | None) -> None:
+        """Stop the program that has given its values when it has saved them. `code`: with which the running program has
+        ended."""
+        leaving, now_s = self._leaving, time.monotonic()
+        if leaving is not None and leaving.is_done(now_s, code, told=self.programs.told_to_end):
+            self._leaving = None
+            if not leaving.child.exited:
+                self.programs.stop(leaving.child, now_s)
+
+    def _open(self, child: Child, given: dict[str, Any] | None) -> None:
         """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
         or as a new process."""
-        protocol.write(self.programs.folder(child) / protocol.GO, {"generation": child.generation, "at": time.time()})
+        go = {"generation": child.generation, "at": time.time(), "hand_over": given}
+        protocol.write(self.programs.folder(child) / protocol.GO, go)
         if child.has_program:
             return
         if child.pid:
@@ -519,6 +547,7 @@ class Launcher:
             "saved": self.save_before_stop.report,
             "start": programs.forks.report(),
             "preparation": self.preparation,
+            "handing_over": self._leaving is not None,
         }
         if not due and state == self._published:
             return
@@ -551,48 +580,3 @@ def _committed(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
 
 def _decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
     return {"generation": generation, "state": state, "why": why, "at": time.time()}
-
-
-def main(signal_mask: set[Any] | None = None) -> None:
-    """Run the command after `--`. Does not return. `signal_mask`: the signals that were blocked when this process
-    began, where the caller has blocked more since."""
-    arguments = sys.argv[1:]
-    program = arguments[1:] if arguments[:1] == ["--"] else arguments
-    if not program:
-        sys.exit("usage: launcher.pyz -- COMMAND [ARGUMENT...]")
-    directory = Path(os.environ.get(protocol.DIRECTORY) or "/elastic-tfjob")
-    try:
-        protocol.write(directory / protocol.LAUNCHER, {"at": time.time()})
-    except OSError as error:
-        # Without a shared directory the program runs alone. In one that is only full, committed.json still counts.
-        if error.errno not in _VOLUME_FULL and protocol.read(directory / protocol.COMMITTED) is None:
-            _exec(program, signal_mask)
-    with contextlib.suppress(OSError, AttributeError):  # process 1 gets orphans anyway
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    command_file = os.environ.get(protocol.COMMAND)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    launcher = Launcher(program, directory, Path(command_file) if command_file else None, os.environ.get("TF_CONFIG"))
-    try:
-        code = launcher.run(before if signal_mask is None else signal_mask)
-    except OSError as error:  # the first start failed: use the message and exit code of a shell
-        print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
-        code = 127 if isinstance(error, FileNotFoundError) else 126
-    sys.stdout.flush()
-    os._exit(code)
-
-
-def _exec(program: list[str], signal_mask: set[Any] | None) -> None:
-    """Become the user's program."""
-    if signal_mask is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-    for number in IGNORED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvp(program[0], program)
-    except OSError as error:
-        print(f"{program[0]}: {error.strerror or error}", file=sys.stderr)
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,10 @@ import importlib.util
 import os
 import sys
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
-__all__ = ["start_server"]
+__all__ = ["register", "start_server"]
 
 _FOLDERS = (
     "tensorflow",
@@ -21,6 +22,8 @@ _FOLDERS = (
     "tensorflow.python.client",
     "tensorflow.core",
     "tensorflow.core.protobuf",
+    "tensorflow.python.lib",
+    "tensorflow.python.lib.core",
 )
 _KERNELS = ("core/kernels/*.so", "lite/experimental/microfrontend/python/ops/*.so")
 """The libraries beside the native one that `import tensorflow` loads ops and kernels from. Before 2.19, one of them has
@@ -64,3 +67,13 @@ def start_server(cluster: dict[str, list[str]], kind: str, index: int) -> tuple[
     pywrap_tf_session.TF_ServerStart(server)
     target = pywrap_tf_session.TF_ServerTarget(server)
     return server, target.decode() if isinstance(target, bytes) else str(target)
+
+
+def register(functions: dict[str, Callable[..., list[Any]]]) -> None:
+    """Let the op PyFunc call these functions in this process, by their tokens. Raises ImportError."""
+    from tensorflow.python.lib.core import _pywrap_py_func  # noqa: PLC0415
+
+    def call(token: str | bytes, device: object, arguments: Sequence[Any]) -> list[Any]:
+        return functions[token.decode() if isinstance(token, bytes) else token](*arguments)
+
+    _pywrap_py_func.initialize_py_trampoline(call)

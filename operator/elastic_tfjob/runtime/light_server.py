@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
-from elastic_tfjob.runtime import preload, protocol
+from elastic_tfjob.runtime import preload, protocol, variable_server
 from elastic_tfjob.runtime.serving import Sigterm, serve_until_ended
 
 __all__ = ["needs_tensorflow", "serve_replica"]
@@ -69,6 +69,11 @@ def serve_replica() -> None:
     except Exception as error:
         _start_anew(f"the light server failed: {protocol.brief(error)}")
     sigterm = Sigterm()
+    if kind == "ps":
+        try:
+            light_native.register(variable_server.functions())
+        except Exception as error:  # values are then handed over in files
+            print(f"WARNING: no values are handed over in memory: {protocol.brief(error)}", file=sys.stderr, flush=True)
     preload.report_imports()
     protocol.restore_stderr()
     print(f"{kind} {index} serves at {target}, without the Python of TensorFlow", flush=True)

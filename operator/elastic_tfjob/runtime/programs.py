@@ -243,6 +243,8 @@ class Child:
     hook: HookDetection | None = None
     ending: Ending | None = None
     started_as: int = -1
+    before: str = ""  # the folder of the program whose values it may take in memory
+    takes_values: bool = False  # it is ready for that
 
     def __post_init__(self) -> None:
         self.started_as = self.generation
@@ -290,6 +292,8 @@ class Programs:
         environment[protocol.GENERATION] = str(child.generation)
         if opened:
             environment[protocol.OPEN] = "1"
+        if child.before:
+            environment[protocol.BEFORE] = child.before
         if os.path.isfile(ARCHIVE):
             path = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = f"{ARCHIVE}:{path}" if path else ARCHIVE
@@ -321,6 +325,11 @@ class Programs:
             self._log(f"generation {child.generation} keeps its low CPU priority")
         child.lowered_by = ""
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether the running program got a signal that ends programs."""
+        return self._end_forwarded
+
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def stop(self, child: Child, now_s: float) -> None:
@@ -328,7 +337,8 @@ class Programs:
         if child.pid:
             self._signal_end(child, signal.SIGTERM)
             child.kill_at_s = now_s + TERM_S
-            self.stopping.append(child)
+            if child not in self.stopping:
+                self.stopping.append(child)
 
     def kill_overdue(self, now_s: float) -> None:
         """Kill the stopping programs whose time is up."""

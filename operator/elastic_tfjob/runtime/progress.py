@@ -58,6 +58,7 @@ class Progress:
         self._downtime_s: float | None = None
         self._lost: int | None = None
         self._resumed: int | None = None
+        self._hand_overs = {"durable": 0, "failed": 0, "pending": 0}
         self._before: dict[str, Any] = {}
         self._clock = 0.0
         self._window: deque[tuple[float, int, int]] = deque()
@@ -79,6 +80,10 @@ class Progress:
             if (len(counts), len(pauses)) == (len(self._counts), len(self._downtimes)):
                 self._steps, self._examples, self._sum, self._downtime_sum = steps, examples, total, paused
                 self._counts, self._downtimes = counts, pauses
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            known = before["hand_overs"]
+            failed = int(known["failed"]) + int(known["pending"])  # the program before ended before it knew
+            self._hand_overs.update(durable=int(known["durable"]), failed=failed)
         self._before = before
         self.step, self.checkpoint = step, checkpoint
         self._resumed = step
@@ -129,6 +134,15 @@ class Progress:
         self._downtime_s = self._first_step_at_s = None
         self._first_step_reported = False
 
+    def begin_hand_over(self) -> None:
+        """The program has begun with values that are in no durable checkpoint yet."""
+        self._hand_overs["pending"] = 1
+
+    def end_hand_over(self, *, durable: bool) -> None:
+        """They are now, or will not be."""
+        self._hand_overs["pending"] = 0
+        self._hand_overs["durable" if durable else "failed"] += 1
+
     def _first_step(self) -> None:
         self._first_step_at_s = self.last_step_at_s
         last = self._before.get("last_step_at")
@@ -172,6 +186,7 @@ class Progress:
             "checkpoint": self.checkpoint,
             "save_error": self.save_error or self.durability_error,
             "not_restored": self.not_restored,
+            "hand_overs": self._hand_overs,
             "step_seconds": {"bounds": BUCKETS, "counts": self._counts, "sum": self._sum},
             "downtimes": {"bounds": DOWNTIME_BUCKETS, "counts": self._downtimes, "sum": self._downtime_sum},
         }

@@ -18,6 +18,12 @@
         live.json        the chief's program: whether its workers can change while it trains, and why not
         workers.json     launcher: the workers that it is to have, for a switch in mode `live`
         changed.json     program: the answer to workers.json
+        offer.json       launcher: "offer your values to the next generation"
+        offered.json     program: where the next generation's parameter servers find the values, or why not
+        on-chief.json    program: the values of the chief's own variables
+        taken.json       program: it has the values of the one before, or why not
+        kept.json        program: the values that it gave are in a durable checkpoint, or why not (the launcher's word,
+                         where the program has ended)
 
 Each file has one writer and is replaced as a whole, so a reader sees the old state or the new one, never a mixture. All
 files are readable by every user: the exporter has a different user id.
@@ -42,6 +48,8 @@ JOB = "ELASTIC_TFJOB_JOB"
 GENERATION = "ELASTIC_TFJOB_GENERATION"
 OPEN = "ELASTIC_TFJOB_OPEN"
 """Set for a program that is started to run: resume() does not wait, even where go.json could not be written."""
+BEFORE = "ELASTIC_TFJOB_BEFORE"
+"""The folder of the running program, for one that is prepared to take its values in memory."""
 STDERR = "ELASTIC_TFJOB_STDERR"
 """The file descriptor of the container's own standard error, for a program whose standard error is a pipe."""
 
@@ -50,7 +58,10 @@ IMPORTS, PLAIN = "imports.json", "plain.json"
 IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello", "ready", "begun"))
 GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
 LIVE, WORKERS, CHANGED = (f"{name}.json" for name in ("live", "workers", "changed"))
-READ_LIMIT = 1 << 20
+OFFER, OFFERED, TAKEN, KEPT = (f"{name}.json" for name in ("offer", "offered", "taken", "kept"))
+ON_CHIEF = "on-chief.json"
+READ_LIMIT, OFFER_LIMIT = 1 << 20, 1 << 24
+"""Most bytes of a file that are read, and of an offer."""
 MODES = ("live", "overlap", "spare")
 """Modes in which a launcher takes part in a resize, best first."""
 
@@ -168,13 +179,22 @@ def chief_and_workers(tf_config: str | None) -> tuple[str, list[str]]:
         return "", []
 
 
+def parameter_servers(tf_config: str | None) -> list[str]:
+    """The addresses of the parameter servers in a TF_CONFIG; none if it has none."""
+    try:
+        return list(json.loads(tf_config or "{}")["cluster"]["ps"])
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
 # -- The operator's command to a pod's launcher: a level, not an event; see docs/architecture.md -----------------------
 
 
 @dataclass
 class LauncherCommand:
     """The content of an annotation of the pod, which the kubelet shows as a file. `tf_config`: of the generation; None
-    for the container's own. `timeout_s`: the limit for the save of a switch."""
+    for the container's own. `timeout_s`: the limit for the save of a switch. `durable`: the switch waits for a
+    checkpoint, values do not go through memory."""
 
     action: str
     generation: int = 0
@@ -182,6 +202,7 @@ class LauncherCommand:
     tf_config: str | None = None
     timeout_s: float = 120.0
     request: int = 0  # the number of the stop that a `save` is for
+    durable: bool = False
 
     @classmethod
     def parse(cls, text: str) -> LauncherCommand:
@@ -209,6 +230,7 @@ class LauncherCommand:
             tf_config,
             float(raw.get("timeout_s") or 120.0),
             int(raw.get("request") or 0),
+            raw.get("durable") is True,
         )
 
 

@@ -5,6 +5,7 @@ Both import this file first, so it imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -49,10 +50,13 @@ def serve(cluster: Any, job_name: str, task_index: int, chief: str = "chief") ->
     """
     import tensorflow as tf  # noqa: PLC0415
 
-    from elastic_tfjob.runtime import preload, protocol  # noqa: PLC0415
+    from elastic_tfjob.runtime import preload, protocol, variable_server  # noqa: PLC0415
 
     sigterm = Sigterm()
     server = tf.distribute.Server(cluster, job_name=job_name, task_index=task_index)
+    with contextlib.suppress(Exception):  # else values are handed over in files
+        if job_name == "ps":
+            variable_server.register()
     preload.report_imports()
     protocol.restore_stderr()
     print(f"{job_name} {task_index} serves at {server.target}", flush=True)

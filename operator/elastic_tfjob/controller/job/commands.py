@@ -79,7 +79,8 @@ class SharedCommand:
         size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
         request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
-        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request)
+        durable = True if coming is not None and ctx.elasticity.durable_switch else None
+        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request, durable)
         local = ctx.sizes.is_local(size.replicas)
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 

@@ -57,7 +57,16 @@ def update_status(ctx: ReconcileContext) -> None:
 def _has_rescaled(ctx: ReconcileContext, reason: str) -> bool:
     """Whether a job has the condition Restarting because of a rescale that is over; a failed pod is not part of
     that."""
-    return reason == "TFJobRescaling" and ctx.state is not None and ctx.state.phase not in _PAUSED
+    return reason == "TFJobRescaling" and ctx.state is not None and not _is_paused(ctx)
+
+
+def _is_paused(ctx: ReconcileContext) -> bool:
+    """Whether a rescale has stopped training. The chief may train at the new size while the old one's values are saved
+    beside it."""
+    if ctx.state is None or ctx.state.phase not in _PAUSED:
+        return False
+    report = ctx.chief_report if ctx.state.phase == "Switching" else None
+    return report is None or report.generation != ctx.state.generation or report.first_step_at is None
 
 
 def _runs_with(ctx: ReconcileContext, name: str) -> bool:
@@ -77,7 +86,7 @@ def _worker_0_completed(ctx: ReconcileContext) -> bool:
 
 
 def _runs_on(ctx: ReconcileContext) -> None:
-    if ctx.state is not None and ctx.state.phase in _PAUSED:
+    if ctx.state is not None and _is_paused(ctx):
         name, stop = f"TFJob {ctx.job.namespace}/{ctx.job.name}", ctx.state.stop
         if stop is not None and ctx.state.phase == "Recreating":
             ctx.condition("Restarting", "TFJobStopping", f"{name} is stopped: {stop.reason}")

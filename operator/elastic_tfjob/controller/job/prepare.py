@@ -192,6 +192,13 @@ def all_run(ctx: ReconcileContext) -> bool:
     )
 
 
+def may_hand_over(ctx: ReconcileContext, report: Report | None) -> bool:
+    """Whether the chief's previous program may still need the other replicas' previous ones: it saves the values that
+    it gave in memory. Not known before the chief is heard."""
+    heard = report is not None and report.generation == ctx.current.generation
+    return ctx.launcher and (not heard or (report is not None and report.handing_over))
+
+
 def never_begins(ctx: ReconcileContext, limit_s: float) -> str:
     """Returns why the new size makes no first step; empty while it still may."""
     if refused := ctx.refusal(roles_of(ctx.current)):

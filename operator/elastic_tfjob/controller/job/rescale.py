@@ -55,6 +55,7 @@ from elastic_tfjob.controller.job.prepare import (
     is_silent,
     known_deaths,
     lost_replica,
+    may_hand_over,
     never_begins,
     refused_a_node,
     reports_no_steps,
@@ -392,8 +393,6 @@ def _cpu_left(ctx: ReconcileContext) -> Cpu:
 
 def _switching(ctx: ReconcileContext) -> StoredState:
     coming, state = ctx.coming, ctx.current
-    ctx.wanted = pods_of(state)
-    ctx.send(run_commands(ctx))
     ctx.look_again(1.0)
     chief, report = ctx.chief_pod, ctx.chief_report
     heard = _has_begun(ctx, report)
@@ -401,6 +400,13 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     limit_s = ctx.timeouts.recreate_s if coming.mode == "recreate" else ctx.timeouts.switch_s
     chief_lost = ctx.lost(ctx.chief)
     late = chief_lost or ctx.unheard_s > limit_s
+    if coming.mode == "overlap" and not late and may_hand_over(ctx, report):
+        # The old pods' programs have the values, until the chief's previous one has saved them.
+        ctx.wanted = {name: sorted({*state.pods(name), *_indexes(ctx, name)}) for name in state.replicas}
+        ctx.send(send_commands(ctx, [ctx.chief], "run", None))
+    else:
+        ctx.wanted = pods_of(state)
+        ctx.send(run_commands(ctx))
     # A pinned pod that cannot be scheduled is placed elsewhere, but only a Stable job is placed.
     refused = "" if heard else refused_a_node(ctx, [role for role, pod in ctx.by_role.items() if pod.pinned])
     failed = ""
@@ -428,7 +434,8 @@ def _switching(ctx: ReconcileContext) -> StoredState:
         forgiven=state.forgiven + max(0, _restarts(ctx) - coming.restarts),
         deaths=state.deaths.without(coming.mode) if heard and state.deaths is not None else state.deaths,
     )
-    change = f"{describe_change(coming.before, coming.replicas)} ({coming.mode})"
+    in_memory = ", in memory" if report is not None and report.switch is not None and report.switch.in_memory else ""
+    change = f"{describe_change(coming.before, coming.replicas)} ({coming.mode}{in_memory})"
     if refused and not late:
         ctx.event("Warning", "Rescaled", f"{change}, but {refused}")
     elif failed:
@@ -448,6 +455,11 @@ def _switching(ctx: ReconcileContext) -> StoredState:
         ctx.event("Normal", "Rescaled", f"{change}{pause}{steps}: {coming.reason}")
     ctx.count("rescales", label=state.cause(coming))
     return settled
+
+
+def _indexes(ctx: ReconcileContext, name: str) -> set[int]:
+    """The indexes of the pods of a type that exist."""
+    return {index for kind, index in ctx.by_role if kind == name}
 
 
 def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:

@@ -21,7 +21,7 @@ _DIGEST: Final = "blake2b:"
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command to a pod's launcher; see runtime/ for the meaning of each action. `tf_config` is None for a program
-    that gets none. `request` is the stop that a `save` belongs to."""
+    that gets none. `request` is the stop that a `save` belongs to. `durable`: the switch waits for a checkpoint."""
 
     generation: int
     action: Literal["prepare", "switch", "run", "save"]
@@ -29,10 +29,11 @@ class Command:
     mode: Mode = "overlap"
     timeout_s: float = 120.0
     request: int | None = None
+    durable: bool | None = None
 
     def to_json(self) -> str:
         """Returns the annotation's text; equal commands have equal texts."""
-        return without_empty(self, "request", *(("tf_config",) if self.tf_config is None else ()))
+        return without_empty(self, "request", "durable", *(("tf_config",) if self.tf_config is None else ()))
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:

@@ -73,6 +73,8 @@ class Switch:
     """why the switch was refused"""
     at: float | None = None
     """Unix time of this state, on the pod's clock"""
+    in_memory: bool = False
+    """whether the values of the variables went through memory, not through a checkpoint"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,8 @@ class Report:
     """step at which the running generation's program began"""
     saves: bool = False
     starts: str | None = None
+    handing_over: bool = False
+    """whether the previous program still saves the values that it gave to the running one in memory"""
     saved: Saved | None = None
     """the checkpoint that was requested before the pod ends; a launcher without this feature has no such key"""
 
@@ -233,6 +237,7 @@ class Report:
             resumed_step=raw.integer("resumed_step", MAX_STEPS),
             saves=raw.has("saved"),
             starts=_starts(raw.within("start")),
+            handing_over=raw.flag("handing_over") or False,
             saved=_saved(raw.within("saved")),
         )
 
@@ -252,6 +257,7 @@ class Report:
             self.forks,
             self.prepared,
             self.switch,
+            self.handing_over,
             self.saved,
             self.total_steps,
             self.first_step_at,
@@ -307,6 +313,7 @@ def _switch(raw: Fields | None) -> Switch | None:
         cast("SwitchState", raw.word("state", get_args(SwitchState))),
         raw.text("why"),
         raw.number("at", _MAX_TIME),
+        raw.flag("in_memory") or False,
     )
 
 
