@@ -4,7 +4,8 @@ Real kind cluster, real TensorFlow on parameter servers. One job trains without 
 worker more, one less, one PS more, one less. Modes:
 
 - live, overlap, spare, recreate: this operator (profile `fixed`, a person asks by the annotation
-  `target-workers`/`-ps`); with live, PS change by overlap;
+  `target-workers`/`-ps`); with live, PS change by overlap; overlap-durable is overlap with `durable-switch`, whose
+  values go through files;
 - suspend-resume, delete-resubmit: what users do under the Go training-operator v1.8.1, at the API's speed: suspend,
   wait until the pods are gone, edit the replicas, resume; or delete, wait, submit anew. With the default grace period
   of 30 s, and with one of 3 s (`-grace3`). PS and workers run TensorFlow's tutorial server, which has no handler of
@@ -59,7 +60,8 @@ from trainee import DIGITS, ENDLESS, NAME, UNEVALUATED, Trainee, followed, place
 T = TypeVar("T")
 console = Console(width=None if Console().is_terminal else 140)
 CONFIG_MAP = "elastic-tfjob-operator"
-OURS = ("live", "overlap", "spare", "recreate")
+DURABLE = "-durable"
+OURS = ("live", "overlap", f"overlap{DURABLE}", "spare", "recreate")
 TODAY = (
     "suspend-resume",
     "delete-resubmit",
@@ -106,7 +108,9 @@ class Subject(Trainee):
         today = self.mode not in OURS
         bounds: dict[str, str] = {}
         if not today:
-            bounds = {"rescale": self.mode}
+            bounds = {"rescale": self.mode.removesuffix(DURABLE)}
+            if self.mode.endswith(DURABLE):
+                bounds["durable-switch"] = "true"
             for key, (low, high) in (("ps", self.model.ps), ("workers", self.model.worker)):
                 bounds |= {f"min-{key}": str(low), f"max-{key}": str(high)}
         ignore = today and not self.mode.endswith("-sigterm")
@@ -164,7 +168,7 @@ def rescale(subject: Subject, kind_of: str, count: int) -> Rescale:
         f"{kind_of} {before}->{count}",
         grows=count > before,
         follows=subject.mode in OURS,
-        parts=subject.mode == "overlap",
+        parts=subject.mode.startswith(("live", "overlap")),
     )
 
 
@@ -228,40 +232,43 @@ def _median(result: dict[str, Any], key: str) -> str:
 
 
 def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
-    columns = ("model", "mode", "n", "p50 s", "p90 s", "times overlap's", "steps lost")
+    columns = ("model", "mode", "change", "n", "p50 s", "p90 s", "times overlap's", "steps lost")
     figures = ("prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while")
-    table = result_table("Training stops for so long when a job changes its size", (*columns, *figures), words=2)
+    table = result_table("Training stops for so long when a job changes its size", (*columns, *figures), words=3)
     for model in MODELS:
         base = modes.get("overlap", {}).get(model, {}).get("p50_s")
         for mode in modes:
             if (result := modes.get(mode, {}).get(model)) is None:
                 continue
-            own = measured.get((mode, model), [])
-            rates = [each.rate_while / each.rate_before for each in own if each.rate_before]
-            table.add_row(
-                model,
-                mode,
-                str(result["n"]),
-                f"{result['p50_s']:.2f}",
-                f"{result['p90_s']:.2f}",
-                f"{result['p50_s'] / base:.0f}x" if base else "",
-                str(result["lost_steps"]),
-                _median(result, "prepare_s"),
-                f"{_median(result, 'prepare_cpu_s')}/{_median(result, 'prepare_cpu_added_s')}".strip("/"),
-                _median(result, "worst_gap_s"),
-                _median(result, "training_lost_s"),
-                f"{statistics.median(rates):.0%}" if rates and mode in PREPARES else "",
-            )
+            kinds = result.get("kinds") or {"": result}
+            for kind_of, part in kinds.items():
+                own = [each for each in measured.get((mode, model), []) if each.change.startswith(kind_of)]
+                rates = [each.rate_while / each.rate_before for each in own if each.rate_before]
+                table.add_row(
+                    model,
+                    mode,
+                    kind_of,
+                    str(part["n"]),
+                    f"{part['p50_s']:.2f}",
+                    f"{part['p90_s']:.2f}",
+                    f"{part['p50_s'] / base:.1f}x" if base else "",
+                    str(part["lost_steps"]),
+                    _median(part, "prepare_s"),
+                    f"{_median(part, 'prepare_cpu_s')}/{_median(part, 'prepare_cpu_added_s')}".strip("/"),
+                    _median(part, "worst_gap_s"),
+                    _median(part, "training_lost_s"),
+                    f"{statistics.median(rates):.0%}" if rates and mode in PREPARES else "",
+                )
         table.add_section()
     console.print(table)
     for (mode, model), own in measured.items():
-        parts = defaultdict(list)
+        parts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for each in own:
             for name, seconds in each.parts_s.items():
-                parts[name].append(seconds)
-        if parts:
-            medians = ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in parts.items())
-            console.print(f"{mode}, {model}: {medians} (medians)")
+                parts[each.change.partition(" ")[0]][name].append(seconds)
+        for kind_of, of_kind in parts.items():
+            medians = ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in of_kind.items())
+            console.print(f"{mode}, {model}, {kind_of}: {medians} (medians)")
 
 
 def one(
@@ -324,7 +331,7 @@ def measure_modes(
         cluster = cluster or ready()
         with operator(cluster, wanted[0]):
             for mode, name in itertools.product(wanted, models):
-                times = rescales if mode in ("live", "overlap") else max(1, rescales // 5)
+                times = rescales if mode.startswith(("live", "overlap")) else max(1, rescales // 5)
                 each(mode, name, times, partial(measure, cluster, mode, name, times))
     return measured
 

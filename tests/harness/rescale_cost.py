@@ -127,19 +127,26 @@ def parts_of(report: Mapping[str, Any], asked: float, last: Line, first: Line) -
 
     prepare: asked -> last step; notice: last step -> save begins; save; commit: saved -> the new program may go on;
     resume: -> its first step (restore, and what was not traced before). program: the pause as both programs know it,
-    whether they print the steps next to it or not.
+    whether they print the steps next to it or not. Where values went through memory: give, from the last step to the
+    commit, and take, from there to the first step.
     """
     checkpoint, switch = report.get("checkpoint") or {}, report.get("switch") or {}
     if not checkpoint or not switch:
         return {}
+    first_at = report.get("first_step_at") or first.at
+    pause_s = report.get("downtime_s") or first.at - last.at
+    if switch.get("in_memory"):
+        committed = switch["at"]
+        times = {"prepare": last.at - asked, "give": committed - first_at + pause_s, "take": first_at - committed}
+        return {name: round(value, 3) for name, value in {**times, "program": pause_s}.items()}
     saved, seconds, committed = checkpoint["at"], checkpoint["seconds"], switch["at"]
     parts = {
         "prepare": last.at - asked,
         "notice": saved - seconds - last.at,
         "save": seconds,
         "commit": committed - saved,
-        "resume": (report.get("first_step_at") or first.at) - committed,
-        "program": report.get("downtime_s") or first.at - last.at,
+        "resume": first_at - committed,
+        "program": pause_s,
     }
     return {name: round(value, 3) for name, value in parts.items()}
 
@@ -157,11 +164,18 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 def summary(rescales: Sequence[Rescale]) -> dict[str, Any]:
     """What the JSON file has of one mode: seconds of the pause, and of the rest of the cost; `grow` and `shrink` have
-    the same of the changes that add a pod, and of those that do not."""
+    the same of the changes that add a pod, and of those that do not, `kinds` of those of each replica type."""
     result = {**_costs(rescales), "lost_steps": sum(each.lost_steps for each in rescales), "n": len(rescales)}
     for name, grows in (("grow", True), ("shrink", False)):
         if part := [each for each in rescales if each.grows is grows]:
             result[name] = {**_costs(part), "n": len(part)}
+    kinds = dict.fromkeys(each.change.partition(" ")[0] for each in rescales)
+    if len(kinds) > 1:
+        of_kinds = {kind: [each for each in rescales if each.change.startswith(f"{kind} ")] for kind in kinds}
+        result["kinds"] = {
+            kind: {**_costs(part), "lost_steps": sum(each.lost_steps for each in part), "n": len(part)}
+            for kind, part in of_kinds.items()
+        }
     return result
 
 
@@ -170,7 +184,9 @@ def _costs(rescales: Sequence[Rescale]) -> dict[str, Any]:
     costs: dict[str, Any] = {"p50_s": percentile(downtimes, 50), "p90_s": percentile(downtimes, 90)}
     names = dict.fromkeys(name for each in rescales for name in each.parts_s)
     if names:
-        costs["parts_s"] = {name: _spread(each.parts_s[name] for each in rescales if each.parts_s) for name in names}
+        costs["parts_s"] = {
+            name: _spread(each.parts_s[name] for each in rescales if name in each.parts_s) for name in names
+        }
     for key in ("prepare_s", "worst_gap_s", "training_lost_s"):
         costs[key] = _spread(getattr(each, key) for each in rescales)
     for key, which in (("prepare_cpu_s", "kept"), ("prepare_cpu_added_s", "added")):
