@@ -25,6 +25,7 @@ from rich.table import Table
 
 from calibration_plot import calibration_plot, calibration_table
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import NO_NOISE, Costs, Noise
 from elastic_tfjob.simulation.result import Compared, RunResult
@@ -119,13 +120,24 @@ def table(found: Sequence[Mapping[str, Any]]) -> Table:
 @click.option("--wrong", default=0.0, show_default=True, help="Standard deviation of the logarithm of real speeds.")
 @click.option("--silent", default=0.0, show_default=True, help="Part of the jobs that report nothing.")
 @click.option("--pause", default=COSTS.rescale_s, show_default=True, help="Seconds that a rescale stops training for.")
+@click.option("--live/--no-live", default=True, show_default=True, help="Whether workers change in running programs.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/elastic-mix.json"))
 def main(
-    *, seeds: str, loads: str, jobs: int, policies: str, wrong: float, silent: float, pause: float, output: Path
+    *,
+    seeds: str,
+    loads: str,
+    jobs: int,
+    policies: str,
+    wrong: float,
+    silent: float,
+    pause: float,
+    live: bool,
+    output: Path,
 ) -> None:
     first, _, last = seeds.partition("-")
     names = list(dict.fromkeys(["fixed", "fifo", *policies.split("/")]))
-    costs, noise = replace(COSTS, rescale_s=pause), Noise(speed=wrong, silent=silent)
+    costs = replace(COSTS, rescale_s=pause, live_pause_s=LIVE_PAUSE_S if live else None)
+    noise = Noise(speed=wrong, silent=silent)
     todo = [(load, seed) for seed in range(int(first), int(last or first) + 1) for load in loads.split(",")]
     found: list[dict[str, Any]] = []
     compared: list[Compared] = []

@@ -141,6 +141,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Both]]] = {
         "resumed_s": Both("annotation record", "as carried out"),
         "memory": Both("annotation target, from the last plan", "from the last plan"),
         "warm_start": Both("start.way of the chief's /status", "if `--boot-cpu` has the cost of a kept replica"),
+        "live_workers": Both("modes of the chief's /status", "with `--live-pause`, for jobs with parameter servers"),
         "cpu_use": Both(
             "CPU use that exporters report, divided by the CPU that pods hold", "the speed models ps-cpu and cpu-share"
         ),

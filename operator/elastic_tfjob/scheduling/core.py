@@ -23,7 +23,7 @@ from elastic_tfjob.scheduling.steps.compact import give_up_node
 from elastic_tfjob.scheduling.steps.order_nodes import order_nodes
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
 from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
-from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
+from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S, ChangeCosts
 from elastic_tfjob.scheduling.validation import validate
 
 
@@ -186,10 +186,19 @@ class CostParameters(ElasticParameters):
         12.0, description="CPU-seconds to start one process for a replica that stays, which may fork it"
     )
 
+    live_pause_s: Seconds = Field(
+        LIVE_PAUSE_S, description="expected pause where only workers change, of a program that stays, in seconds"
+    )
+
     @property
     def costs(self) -> ChangeCosts:
         """What a rescale costs."""
-        return ChangeCosts(self.rescale_pause_s, self.prepare_cpu_s, start_kept_cpu_s=self.prepare_kept_cpu_s)
+        return ChangeCosts(
+            self.rescale_pause_s,
+            self.prepare_cpu_s,
+            start_kept_cpu_s=self.prepare_kept_cpu_s,
+            live_pause_s=self.live_pause_s,
+        )
 
 
 class TryingParameters(ElasticParameters):

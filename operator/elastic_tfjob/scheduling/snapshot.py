@@ -286,7 +286,8 @@ class Job:
     `placement` did not change; missing: not known (yet). `cpu_settled`: weights did not change in that window. `loss`:
     how the training loss falls. `stops`: how often the job was stopped while it ran; `stopped_s`, `resumed_s`: when it
     was last stopped and resumed. `memory`: what the last plan stored. `warm_start`: a replica that stays forks its next
-    program. `step_cpu_s`: CPU seconds per step over the last minutes; 0: derived from `steps_per_s`."""
+    program. `live_workers`: workers join and leave its running program. `step_cpu_s`: CPU seconds per step over the
+    last minutes; 0: derived from `steps_per_s`."""
 
     spec: JobSpec
     placement: Placement = field(default_factory=dict)
@@ -308,6 +309,7 @@ class Job:
     resumed_s: float = float("-inf")
     memory: Memory = field(default_factory=dict)
     warm_start: bool = False
+    live_workers: bool = False
     step_cpu_s: float = 0.0
     cpu_settled: bool = True
     cpu_limited: bool = True

@@ -208,6 +208,13 @@ def _warn_of_broken_profiles() -> None:
     help="CPU-seconds that a replica needs to start its program. KEPT: the same for a replica that stays in a rescale "
     "and forks its next program. Default of KEPT: SECONDS. Example: 12,1. Only speed model ps-cpu uses this.",
 )
+@click.option(
+    "--live-pause",
+    type=SECONDS,
+    default=None,
+    help="Seconds that training pauses where only workers change, in jobs with parameter servers, whose program stays. "
+    "Default: such a change is one like others.",
+)
 @click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on the true speeds.")
 @click.option(
     "--speed-noise-every",
@@ -288,6 +295,7 @@ def simulate(
     migrate_pause: float,
     checkpoint_interval: float,
     boot_cpu: tuple[float, float | None],
+    live_pause: float | None,
     speed_noise: float,
     speed_noise_every: float,
     estimate_noise: float,
@@ -344,6 +352,7 @@ def simulate(
             checkpoint_interval_s=checkpoint_interval,
             boot_cpu_s=boot_cpu[0],
             boot_kept_cpu_s=boot_cpu[1],
+            live_pause_s=live_pause,
         )
         noise = Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent)
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)

@@ -13,6 +13,7 @@ from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
 from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Placement, counts_of
+from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs, LiveJob
 from elastic_tfjob.simulation.result import JobRecord
@@ -103,6 +104,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         cpu_held=job.cpu,
         use=job.cpu_use,
         warm_start=job.warm_start,
+        live_workers=job.live_workers,
         cpu_limited=job.cpu_limited,
         cpu_shared=job.cpu_shared,
         loss=job.loss,
@@ -141,7 +143,7 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     return FixedTrueSpeed(inf, 0.0), None
 
 
-COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0)
+COSTS: Final = Costs(rescale_s=1.0, boot_cpu_s=12.0, live_pause_s=LIVE_PAUSE_S)
 """A TensorFlow program takes 12 s of CPU to start, and a resize stops training for 1 s. The simulations that are
 compared with live runs use the same values (docs/simulation.md)."""
 

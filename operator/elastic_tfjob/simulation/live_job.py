@@ -42,6 +42,9 @@ class Costs:
     program. A starting job waits for it. A rescaling job continues to train with the remaining CPU and stands still for
     `rescale_s` only; the resources that it gives up are free after that. `boot_kept_cpu_s` is the CPU time for a
     replica that stays and has already imported what the new program imports; None: the same as for an added replica.
+
+    `live_pause_s`: the pause of a job whose workers join and leave its running program (LiveJob.live_workers), where
+    nothing else changes.
     """
 
     start_s: float = 0.0
@@ -52,6 +55,7 @@ class Costs:
     checkpoint_interval_s: float = 0.0
     boot_cpu_s: float = 0.0
     boot_kept_cpu_s: float | None = None
+    live_pause_s: float | None = None
 
     def restart(self, accelerators: int) -> float:
         return next((seconds for limit, seconds in self.restart_s if accelerators <= limit), self.restart_s[-1][1])
@@ -114,6 +118,7 @@ class LiveJob:
     busy_cores: float = 0.0
     """The CPU that the job uses."""
     warm_start: bool = False
+    live_workers: bool = False
     cpu_limited: bool = True
     cpu_shared: bool = False
     loss: Growth = NOT_REPORTED
@@ -159,6 +164,7 @@ class LiveJob:
             resumed_s=self.resumed_s,
             memory=self.memory,
             warm_start=self.warm_start,
+            live_workers=self.live_workers,
             cpu_limited=self.cpu_limited,
             cpu_shared=self.cpu_shared,
             prepare_s=self.prepare_s,
@@ -212,11 +218,23 @@ class LiveJob:
         if self.boot is not None:
             self.boot.placement = UNPLACED
 
+    def workers_from(self, new: Placement, *, saves: bool = False) -> int | None:
+        """Where the program stays in a change to `new`, in which only workers join, leave or move: the index from which
+        workers start; None where another program starts. Of workers that move, all count."""
+        before = self.placement
+        others = all(before.get(type_) == new.get(type_) for type_ in {*before, *new} - {WORKER})
+        was, are = before.get(WORKER, ()), new.get(WORKER, ())
+        leads = self.spec.leader != WORKER or was[:1] == are[:1]
+        if not (self.live_workers and was and are and others and leads) or self.lost or saves or self.boot is not None:
+            return None
+        return 0 if len(was) == len(are) else len(was)
+
     def change_to(self, new: Placement, costs: Costs, now: float, *, saves: bool = False) -> float:
         """Account for a change to `new`, which the caller carries out. `saves`: all replicas end once they have saved,
         before the node of one is gone. Returns the length of the pause in seconds."""
         record, old = self.record, self.placement
         resized = _counts(old) != _counts(new)
+        live_s = costs.live_pause_s if self.workers_from(new, saves=saves) is not None else None
         if old:
             self.train_until(now)
             self._not_before(now)
@@ -247,8 +265,10 @@ class LiveJob:
         self.rescaled_s = now
         if resized:
             record.rescales += 1
-            return restart_s if self.lost or saves else costs.rescale_s
+            return restart_s if self.lost or saves else costs.rescale_s if live_s is None else live_s
         record.migrations += 1
+        if live_s is not None:
+            return live_s
         if saves:
             return restart_s
         self.lose(min(self.steps, costs.migrate_lost_s * self.steps_per_s))

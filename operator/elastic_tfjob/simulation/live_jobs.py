@@ -10,7 +10,7 @@ from random import Random
 from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.room import more_replicas, nodes_of
-from elastic_tfjob.scheduling.snapshot import UNPLACED, Job, JobSpec, Node, Placement
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, Job, JobSpec, Node, Placement
 from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, EventQueue, on_lost_node
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.result import JobRecord, RunResult
@@ -148,6 +148,7 @@ class LiveJobs:
         live.cpu_shared = self._profile.shares_cpu and live.bound is not None
         if live.bound is not None:
             live.warm_start = self._costs.boot_kept_cpu_s is not None
+            live.live_workers = self._costs.live_pause_s is not None and live.spec.group(PS) is not None
             self._outcome.used_millicore_s = self._outcome.used_millicore_s or 0.0
         self.by_key[work.key] = live
         return live.seen_at(now)
@@ -201,6 +202,7 @@ class LiveJobs:
         """Start, stop, move or rescale a job, or change its CPU share, as the plan requires."""
         new, old = target.nodes, live.placement
         saves = target.cause == "notice"
+        workers_from = live.workers_from(new, saves=saves)
         pause = live.change_to(new, self._costs, now, saves=saves)
         # A change does not shorten the pause of an earlier start, move or change.
         until_s = max(live.observed_s, now) if old and new else now
@@ -215,7 +217,9 @@ class LiveJobs:
                 live.boot = None
             elif new != old:
                 was = UNPLACED if was_lost or saves else old
-                live.boot = self._boots.begin(was, held_before, new, pause, now, instead=live.boot)
+                live.boot = self._boots.begin(
+                    was, held_before, new, pause, now, instead=live.boot, workers_from=workers_from
+                )
             live.observed_s = until_s
             self._follow_cpu(live, now)
             if live.boot is None:

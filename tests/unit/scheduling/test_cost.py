@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import WORKER, Job, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.steps.sizes import ChangeCosts
 
 COSTS = ChangeCosts(pause_s=1.0, start_cpu_s=12.0, start_kept_cpu_s=1.0)
@@ -35,6 +35,28 @@ def test_a_rescale_is_worth_it_sooner_with_a_warm_start() -> None:
     job = replace(TRAINS, steps=910.0)
     assert not COSTS.worth(job, 0.0, 0.0)
     assert COSTS.worth(replace(job, warm_start=True), 0.0, 0.0)
+
+
+WITH_PS = JobSpec("j", 0.0, (ReplicaGroup(PS, Resources(500), 1, 1, 4), *GROUPS), total_steps=1000.0)
+LIVE = replace(TRAINS, spec=WITH_PS, placement={PS: ("n",), WORKER: ("n", "n")}, live_workers=True)
+
+
+@pytest.mark.parametrize(
+    ("job", "counts", "costs_s"),
+    [
+        (LIVE, {PS: 1, WORKER: 1}, 0.1),
+        # Nothing that trains starts anew; the new size is late by the 24 s of an added replica's start.
+        (LIVE, {PS: 1, WORKER: 3}, 0.1 + 12),
+        (LIVE, {PS: 2, WORKER: 2}, 1 + 18),
+        (LIVE, {PS: 1, WORKER: 0}, 1 + 18),
+        (LIVE, None, 1 + 18),
+        (replace(LIVE, live_workers=False), {PS: 1, WORKER: 1}, 1 + 18),
+    ],
+)
+def test_workers_that_join_and_leave_a_running_program_cost_next_to_nothing(
+    job: Job, counts: Counts | None, costs_s: float
+) -> None:
+    assert COSTS.rescale_s(job, 0.5, counts) == pytest.approx(costs_s)
 
 
 def test_a_stop_starts_everything_anew() -> None:

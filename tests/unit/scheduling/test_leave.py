@@ -67,6 +67,14 @@ def test_a_program_that_cannot_be_forked_in_time_saves_and_restarts_with_fewer(
     assert (found.nodes, found.cause) == ({WORKER: ("n", "n")}, cause)
 
 
+@pytest.mark.parametrize(("left_s", "live", "cause"), [(6, True, "repair"), (6, False, "notice"), (4, True, "notice")])
+def test_workers_leave_a_running_program_in_seconds(left_s: float, live: bool, cause: str) -> None:
+    held = elastic("n", "gone", "n", warm_start=True, live_workers=live)
+    found = change(held, [node("n", cpus=2)], left_s)
+    assert found is not None
+    assert (found.nodes, found.cause) == ({WORKER: ("n", "n")}, cause)
+
+
 def test_parameter_servers_shrink_away_too() -> None:
     held = job(
         "a",

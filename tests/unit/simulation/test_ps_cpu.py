@@ -8,13 +8,13 @@ import pytest
 
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
-from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import PS, WORKER, JobSpec, Placement, ReplicaGroup
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
 from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.runner import uniform_cluster
-from elastic_tfjob.simulation.speed_models.cpu import PS_CPU, PsCpuTrueSpeed
+from elastic_tfjob.simulation.speed_models.cpu import BOOT_CORES, PS_CPU, Boots, PsCpuTrueSpeed, pools
 from elastic_tfjob.simulation.speed_models.ps import MODELS
 from elastic_tfjob.simulation.summary import summarise
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -93,6 +93,41 @@ def test_a_start_takes_the_cpu_time_of_a_process() -> None:
     outcome = simulate("fixed", [job()], cpus=1, speed_model=PS_CPU, costs=Costs(boot_cpu_s=5))
     assert finishes(outcome)["j"] == pytest.approx(10 + 17.6)
     assert summarise(outcome, 1).cpu_used == pytest.approx((10 + 100 * 0.088) / 27.6)
+
+
+def test_workers_join_a_running_program_that_trains_on() -> None:
+    """A worker comes when another job has ended. As a new program, all replicas start, with 5 CPU-s at half of their
+    CPU, and training has the other half. In a program that stays, only the added worker starts."""
+
+    def took(**more: Any) -> tuple[float, float]:
+        jobs = [job("first", steps=50), job("j", 1, steps=400, high=2)]
+        costs = Costs(boot_cpu_s=5.0, rescale_s=3.0, **more)
+        outcome = simulate("drf", jobs, cpus=2, speed_model=PS_CPU, costs=costs, check=no_violation)
+        [rescales] = [each.rescales for each in outcome.records if each.key == "j"]
+        return finishes(outcome)["j"] or 0.0, rescales
+
+    (slow_s, slow), (live_s, live) = took(), took(live_pause_s=0.1)
+    assert slow == live == 1
+    assert 5 < slow_s - live_s < 15
+
+
+@pytest.mark.parametrize(
+    ("new", "start", "takes_s"),
+    [
+        ({PS: ("n",), WORKER: ("n", "n", "n")}, 2, 10.0),  # one starts, with its 0.5 CPUs
+        ({PS: ("n",), WORKER: ("n",)}, 2, 0.0),
+        ({PS: ("n",), WORKER: ("n", "m")}, 0, 20.0),  # two of which one moves: the other half of the CPU trains
+        ({PS: ("n", "m"), WORKER: ("n", "n")}, None, 20.0),
+    ],
+)
+def test_only_workers_that_join_or_move_start(new: Placement, start: int | None, takes_s: float) -> None:
+    groups = (ReplicaGroup(PS, Resources(500), 1, 1, 2), ReplicaGroup(WORKER, Resources(500), 2, 1, 3))
+    before: Placement = {PS: ("n",), WORKER: ("n", "n")}
+    boots = Boots(5.0)
+    boot = boots.begin(before, {}, new, 0.1, 0.0, workers_from=start)
+    busy = {PS: 1.0, WORKER: 1.0}
+    assert boots.foresee(boot, groups=groups, placement=new, cpu={}, use=busy, shared=False, now=0.0) == takes_s
+    assert boots.cores(boot, pools(groups, new, {}, shared=False), busy) == (0.0 if start is not None else BOOT_CORES)
 
 
 def test_kips_lends_idle_cpu_in_place() -> None:

@@ -336,8 +336,14 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         resumed_s=_moment_s(record.resumed),
         memory=observed.target.memory if observed.target is not None else NO_MEMORY,
         warm_start=report is not None and report.forks,
+        live_workers=report is not None and "live" in report.modes and _may_live(observed),
         prepare_s=state.prepare_s if state is not None else None,
     )
+
+
+def _may_live(observed: _Observed) -> bool:
+    """Whether the user allows that workers join and leave the running program."""
+    return observed.request.elasticity.rescale in (None, "live")
 
 
 def _starts(report: Report | None, placed_s: float) -> bool:

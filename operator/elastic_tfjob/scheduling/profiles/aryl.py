@@ -353,7 +353,9 @@ def _grow_to(round_: Round, job: Job, sizes: Sequence[Counts], costs: ChangeCost
     def too_little(k: int) -> bool:
         gain = _gain(job, held, falling[k])
         saved = 1 - 1 / (1 + gain)
-        return gain < round_.rules.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(job, saved)
+        return gain < round_.rules.min_gain or left_s(job, held, round_.now) * saved <= costs.rescale_s(
+            job, saved, falling[k]
+        )
 
     number = bisect_left(range(len(falling)), True, key=too_little) if job.placement else len(falling)
     return largest(round_, job, falling, lambda counts: round_.resize(job, counts, Reason("time-saved")), number) >= 0

@@ -437,7 +437,7 @@ def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
     held = job.spec.demand(job.counts).dominant_share(total)
     more = job.spec.demand(counts).dominant_share(total) / held - 1 if held else 0.0
     gains = faster - 1 >= max(settings.min_gain, settings.min_efficiency * more)
-    return gains and resizing.worth(job, 1 - 1 / faster)
+    return gains and resizing.worth(job, 1 - 1 / faster, counts)
 
 
 def take_ordered(adjustment: Adjustment) -> None:

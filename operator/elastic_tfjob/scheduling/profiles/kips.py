@@ -160,9 +160,9 @@ class Adjustment(CpuInPlace):
         self.blocked = ""
         self.teams = teams_of(round_)
 
-    def worth(self, job: Job, saved: float) -> bool:
-        """Whether a rescale costs less than the fraction `saved` of the job's remaining time."""
-        return self.costs.worth(job, saved, self.round.now)
+    def worth(self, job: Job, saved: float, counts: Counts) -> bool:
+        """Whether a change to `counts` costs less than the fraction `saved` of the job's remaining time."""
+        return self.costs.worth(job, saved, self.round.now, counts)
 
 
 # -- Capacity for sizes that running jobs must have, and for waiting jobs ----------------------------------------------
@@ -405,9 +405,10 @@ def return_to_faster_size(adjustment: Adjustment) -> None:
         # Until the job has trained at its present size, its speed there is only expected.
         if not movable(job, round_) or round_.placement(job) != job.placement or job.observed_s > round_.now:
             continue
-        if not adjustment.worth(job, 1 - job.steps_per_s / rate):
+        size = _sized(job, ps, workers)
+        if not adjustment.worth(job, 1 - job.steps_per_s / rate, size):
             continue
-        if round_.resize(job, _sized(job, ps, workers), Reason("slower", {"there": rate, "here": job.steps_per_s})):
+        if round_.resize(job, size, Reason("slower", {"there": rate, "here": job.steps_per_s})):
             last_s = max(FIRST_WAIT_S, round_.rules.cooldown_s, round_.memory(job).get(WAIT, 0.0))
             wait_s = min(2 * last_s, LONGEST_WAIT_S)
             round_.remember(job, WAIT, wait_s)
@@ -482,9 +483,9 @@ def grow(adjustment: Adjustment) -> None:
         units = [unit for unit in units if unit[1] != key]  # units of its other types started from the old size
         units += _units(adjustment, job, counts, factor, speed)
         heapify(units)
-    for key, (_, factor) in grown.items():
+    for key, (counts, factor) in grown.items():
         job = round_.job(key)
-        if factor < 1 + adjustment.settings.min_gain or not adjustment.worth(job, 1 - 1 / factor):
+        if factor < 1 + adjustment.settings.min_gain or not adjustment.worth(job, 1 - 1 / factor, counts):
             round_.assign(job, job.placement, Reason("keeps"))
 
 
@@ -497,7 +498,7 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
         counts = {**held, type_: n + 1}
         then = speed.factor(counts)
         gain = then / factor - 1
-        if gain * n < adjustment.settings.min_efficiency or not adjustment.worth(job, 1.0):
+        if gain * n < adjustment.settings.min_efficiency or not adjustment.worth(job, 1.0, counts):
             continue
         share = group.request.dominant_share(adjustment.round.room.total)
         units.append((-gain / share if share else -gain, job.key, type_, counts, then))

@@ -1,9 +1,9 @@
 """Running jobs leave nodes that will be taken away, before they are, whatever the profile.
 
-A notice gives two minutes or 15 seconds. Shrinking takes a moment, as the replicas that stay fork their next program; a
-move, and the shrinking of a program that cannot be forked, takes as long as a replica needs to start and prepare. The
-leader hands nothing over: to leave its node, the job saves and all its replicas restart. So does a job whose bounds
-allow no fewer replicas, if there is no time to move.
+A notice gives two minutes or 15 seconds. Shrinking takes a moment, as the replicas that stay fork their next program,
+or keep theirs if only workers leave. A move, and the shrinking of a program that cannot be forked, takes as long as a
+replica needs to start and prepare. The leader hands nothing over: to leave its node, the job saves and all its replicas
+restart. So does a job whose bounds allow no fewer replicas, if there is no time to move.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,8 +12,8 @@ from typing import Final, Literal
 from elastic_tfjob.scheduling.plan import Assignment, Cause
 from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement, Snapshot
-from elastic_tfjob.scheduling.steps.sizes import Downward, largest
+from elastic_tfjob.scheduling.snapshot import Counts, Job, Placement, Snapshot, counts_of
+from elastic_tfjob.scheduling.steps.sizes import Downward, changes_live, largest
 
 __all__ = ["LAST_CHANCE_S", "Outcome", "leave", "next_chance_s", "outcome_of", "seconds_left", "set_fewer"]
 
@@ -25,6 +25,8 @@ PREPARE_S: Final = 30.0
 
 FORK_S: Final = 7.0
 """Most seconds until replicas that stay have forked the program of the next size."""
+LIVE_S: Final = 5.0
+"""Most seconds until workers have left a program that stays."""
 SWITCH_S: Final = 5.0
 """Most seconds from then until the next size trains."""
 
@@ -71,7 +73,8 @@ def _leave(round_: Round, job: Job, wanted: Counts, lost: Collection[str], left_
         if in_time and round_.set_size(job, wanted, why, "repair"):
             return
         if (fewer := _without(job, lost)) is not None:
-            quick = left_s >= SWITCH_S + (FORK_S if job.warm_start else takes_s)
+            another_s = SWITCH_S + (FORK_S if job.warm_start else takes_s)
+            quick = left_s >= (LIVE_S if changes_live(job, counts_of(fewer)) else another_s)
             round_.assign(job, fewer, added(why, fewer=True) if in_time else why, "repair" if quick else "notice")
             return
         if in_time and _elsewhere(round_, job, wanted, why, "repair"):

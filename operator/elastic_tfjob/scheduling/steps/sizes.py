@@ -20,10 +20,13 @@ from elastic_tfjob.scheduling.snapshot import AS_REQUESTED, PS, WORKER, Counts, 
 from elastic_tfjob.scheduling.steps.declared_size import lacks
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, Sized, SizesOf, Terms, open_jobs, usable_total
 
-__all__ = ["ChangeCosts", "time_left_s"]
+__all__ = ["LIVE_PAUSE_S", "ChangeCosts", "changes_live", "time_left_s"]
 
 EACH_OF: Final = 8
 """How many sizes, from the wanted one downward, are each tried."""
+
+LIVE_PAUSE_S: Final = 0.1
+"""Seconds without a step when workers join or leave a running program (docs/benchmarks.md, bench-rescale)."""
 
 MANY: Final = 64
 """A job with this many spare replicas gives more than one at a time."""
@@ -411,12 +414,14 @@ def lowest(keys: Floats, increments: Ints, n: int) -> tuple[Ints, Ints]:
 class ChangeCosts:
     """`pause_s`: how long a change of size or nodes stops training. `start_cpu_s`: CPU time of starting one process of
     the training program; `start_kept_cpu_s`: the same in a replica that stays, for a job with a warm start. `lost_s`:
-    training since the last checkpoint that a stop loses; 0 where the stop waits for a checkpoint."""
+    training since the last checkpoint that a stop loses; 0 where the stop waits for a checkpoint. `live_pause_s`: the
+    pause where only workers change, and join and leave the running program."""
 
     pause_s: float = 1.0
     start_cpu_s: float = 12.0
     lost_s: float = 0.0
     start_kept_cpu_s: float = 12.0
+    live_pause_s: float = LIVE_PAUSE_S
 
     def starting_s(self, job: Job) -> float:
         """Seconds until the slowest replica's program has started, with the CPU that it holds."""
@@ -427,14 +432,19 @@ class ChangeCosts:
         only lent."""
         return _takes_s(job, self.start_cpu_s, AS_REQUESTED)
 
-    def rescale_s(self, job: Job, saved: float = 0.0) -> float:
-        """The pause, plus the cost of starting the new program beside the running one. That start takes its CPU time at
+    def rescale_s(self, job: Job, saved: float = 0.0, counts: Counts | None = None) -> float:
+        """What a change to `counts` (None: to some size) costs, in seconds of training.
+
+        The pause, plus the cost of starting the new program beside the running one. That start takes its CPU time at
         the pace of the slowest replica. It costs half of the training meanwhile, and the part `saved` of the other
         half, since the new size is late. A job without a first step loses all of its start so far.
 
         With a warm start, replicas that stay lose this only for their own short start. New replicas start on CPU of
-        their own; until then the new size saves nothing."""
+        their own; until then the new size saves nothing. Where only workers change, and can while the program runs, no
+        replica that stays starts anything."""
         starting_s = self.starting_s(job)
+        if counts is not None and changes_live(job, counts):
+            return self.live_pause_s + (starting_s * saved if counts[WORKER] > job.counts.get(WORKER, 0) else 0.0)
         beside_s = (
             _takes_s(job, min(self.start_cpu_s, self.start_kept_cpu_s), job.cpu) if job.warm_start else starting_s
         )
@@ -450,9 +460,16 @@ class ChangeCosts:
         last checkpoint is repeated."""
         return self.pause_s + self.starting_s(job) + self.lost_s
 
-    def worth(self, job: Job, saved: float, now: float) -> bool:
-        """Whether a rescale costs less than the part `saved` of the time left; with 0: than all of the time left."""
-        return time_left_s(job, now) * (saved or 1.0) > self.rescale_s(job, saved)
+    def worth(self, job: Job, saved: float, now: float, counts: Counts | None = None) -> bool:
+        """Whether a change to `counts` costs less than the part `saved` of the time left; with 0: than all of it."""
+        return time_left_s(job, now) * (saved or 1.0) > self.rescale_s(job, saved, counts)
+
+
+def changes_live(job: Job, counts: Counts) -> bool:
+    """Whether the job can change to these counts while its program runs: by workers alone."""
+    held = job.counts
+    others = all(held.get(type_, 0) == counts.get(type_, 0) for type_ in {*held, *counts} - {WORKER})
+    return job.live_workers and others and min(held.get(WORKER, 0), counts.get(WORKER, 0)) > 0
 
 
 def _takes_s(job: Job, cpu_s: float, held: Cpu) -> float:

@@ -288,7 +288,8 @@ BOOT_CORES = 1.0
 class Boot:
     """A starting program. It runs beside the program that still trains in `placement`, if any. At `since_s` the
     fraction `part` of the start was left; the whole start takes `takes_s` seconds with the CPU held now. `version`
-    distinguishes the latest predicted end from outdated ones. `begun_s`: when the change began."""
+    distinguishes the latest predicted end from outdated ones. `begun_s`: when the change began. `workers_from`: the
+    running program stays, and only workers from this index on start; None: another program starts everywhere."""
 
     placement: Placement
     cpu: Cpu
@@ -299,6 +300,7 @@ class Boot:
     takes_s: float = 0.0
     version: int = 0
     begun_s: float = 0.0
+    workers_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +348,15 @@ class Boots:
         self._version = 0
 
     def begin(
-        self, old: Placement, old_cpu: Cpu, new: Placement, pause_s: float, now: float, *, instead: Boot | None = None
+        self,
+        old: Placement,
+        old_cpu: Cpu,
+        new: Placement,
+        pause_s: float,
+        now: float,
+        *,
+        instead: Boot | None = None,
+        workers_from: int | None = None,
     ) -> Boot:
         """Start a program in `new` beside the one in `old`. It waits until leaving replicas are gone from its nodes. If
         the program in `old` was itself still starting (`instead`), that start is discarded, and no program trains
@@ -354,7 +364,8 @@ class Boots:
         if instead is not None and not instead.placement:
             pause_s = max(pause_s, instead.pause_s)
             return Boot(UNPLACED, {}, pause_s, self.free_s(more_replicas(new, old), now), now, begun_s=now)
-        return Boot(old, old_cpu, pause_s, self.free_s(more_replicas(new, old), now), now, begun_s=now)
+        free_s = self.free_s(more_replicas(new, old), now)
+        return Boot(old, old_cpu, pause_s, free_s, now, begun_s=now, workers_from=workers_from)
 
     def foresee(
         self,
@@ -386,14 +397,22 @@ class Boots:
         takes_s, kept = 0.0, counts_of(boot.placement)
         for pool in where:
             spare = pool.cores - min(pool.used(use, kept), pool.cores / 2)
-            cpu_s = sum(self._kept_cpu_s if k < kept.get(t, 0) else self._cpu_s for t, k, _ in pool.replicas)
+            cpu_s = sum(self._start_cpu_s(boot, t, k, added=k >= kept.get(t, 0)) for t, k, _ in pool.replicas)
             most = BOOT_CORES * len(pool.replicas)
-            takes_s = max(takes_s, cpu_s / min(spare, most) if spare else inf)
+            takes_s = max(takes_s, cpu_s / min(spare, most) if spare else inf if cpu_s else 0.0)
         return takes_s
+
+    def _start_cpu_s(self, boot: Boot, type_: str, index: int, *, added: bool) -> float:
+        """CPU time for the start of a replica's process."""
+        if boot.workers_from is not None:
+            return self._cpu_s if type_ == WORKER and index >= boot.workers_from else 0.0
+        return self._cpu_s if added else self._kept_cpu_s
 
     def cores(self, boot: Boot, where: Iterable[CpuPool], use: Mapping[str, float]) -> float:
         """CPUs that the start takes from each replica that trains beside it. A warm start ends long before the added
         replicas have started, so this is the mean over the whole start."""
+        if boot.workers_from is not None:
+            return 0.0
         if not self._warm:
             return BOOT_CORES
         takes_s = self._takes_s(boot, where, use)
