@@ -115,6 +115,7 @@ def stories() -> Iterator[core.Snapshot]:
         received_at_s=NOW.timestamp(),
         cpu=CpuUse(use_cores=0.25),
         starts="fork",
+        modes=("live", "overlap"),
     )
     nodes = {"n1": node("n1"), "n2": node("n2", taints=[{"key": "t", "effect": "NoSchedule"}])}
     lent = loaned()
@@ -197,7 +198,7 @@ def seen_simulated() -> set[str]:
     two = [cpu, replace(cpu, key="ns/digits-2", submit_s=50.0, priority=1, deadline_s=900.0, estimated_s=60.0)]
     each = Resources(4000, pods=110)
     own = core.Node("n", each, each, labels={"zone": "1"}, taints=(Taint("t"),))
-    costs = Costs(boot_cpu_s=12.0, boot_kept_cpu_s=1.0)
+    costs = Costs(boot_cpu_s=12.0, boot_kept_cpu_s=1.0, live_pause_s=0.1)
     by_cpu = watched(two, [replace(own, name="free", taints=()), own], "kips", speed_model=PS_CPU, costs=costs, seed=3)
     lends = [WorkloadJob(f"ns/l-{k}", 3600.0 * k, (workers(8),), 9000.0, loanable=True) for k in range(4)]
     pool = InferencePool(10, Resources(0, 0, 8, pods=110), 0.5, noise=0.0)

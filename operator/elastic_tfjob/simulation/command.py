@@ -212,8 +212,7 @@ def _warn_of_broken_profiles() -> None:
     "--live-pause",
     type=SECONDS,
     default=None,
-    help="Seconds that training pauses where only workers change, in jobs with parameter servers, whose program stays. "
-    "Default: such a change is one like others.",
+    help="Seconds of pause where only workers change and the program stays. Default: a change like others.",
 )
 @click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on the true speeds.")
 @click.option(
@@ -575,12 +574,8 @@ def _run(specs: Sequence[RunSpec], processes: int | None, stop: Interrupt) -> li
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks = [
-            bar.add_task(
-                f"{spec.profile} seed {spec.inputs.seed}", total=len(spec.inputs.jobs), state="waiting", start=False
-            )
-            for spec in specs
-        ]
+        named = [(f"{spec.profile} seed {spec.inputs.seed}", len(spec.inputs.jobs)) for spec in specs]
+        tasks = [bar.add_task(name, total=jobs, state="waiting", start=False) for name, jobs in named]
 
         def report(k: int, now: float, done: int, total: int) -> None:
             task = bar.tasks[k]
