@@ -293,9 +293,8 @@ class Checkpoints:
             elif marker is None:
                 damaged.append(name)
             else:
-                writer = Owner.read(marker.get("job"))
-                if writer is not None and not (self.lease.owner and self.lease.owner.continues(writer)):
-                    foreign[step] = f"job {writer.name} (uid {writer.uid})"
+                if self._is_foreign(marker):
+                    foreign[step] = f"job {marker['job']['name']} (uid {marker['job']['uid']})"
                 if marker.get("durable") is True:
                     durable.add(step)
                 found.append({**marker, "step": step, "path": f"{self.directory}/{_PREFIX}{step}"})
@@ -310,6 +309,20 @@ class Checkpoints:
         if not found and damage is not None:
             raise damage
         return sorted(found, key=lambda each: each["step"] in foreign)
+
+    def newest(self) -> str | None:
+        """The path of the newest complete checkpoint of this job. Changes nothing, so any thread may ask. Raises what
+        TensorFlow raises."""
+        steps = sorted((int(match[1]) for match in filter(None, map(_MARKER.fullmatch, self._names()))), reverse=True)
+        for step in steps:
+            marker, _ = self._read_marker(f"{_PREFIX}{step}.complete")
+            if marker is not None and not self._is_foreign(marker):
+                return f"{self.directory}/{_PREFIX}{step}"
+        return None
+
+    def _is_foreign(self, marker: dict[str, Any]) -> bool:
+        writer = Owner.read(marker.get("job"))
+        return writer is not None and not (self.lease.owner and self.lease.owner.continues(writer))
 
     def _read_marker(self, name: str) -> tuple[dict[str, Any] | None, bool]:
         """The content of a marker; None if it is damaged, or the files are not as it says. Then also whether a power

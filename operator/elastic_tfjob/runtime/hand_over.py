@@ -102,10 +102,9 @@ def values_of(tf: Any, checkpoints: Any) -> list[Value]:
     """The values of the program's checkpoints, in the order of their names. Raises Unable."""
     if not hasattr(tf.train, "CheckpointView"):
         raise Unable("TensorFlow is older than 2.11")
-    newest = checkpoints.complete()[:1]
-    if not newest:
+    path = checkpoints.newest()
+    if path is None:
         raise Unable("there is no checkpoint yet")
-    path = newest[0]["path"]
     if lacks := checkpoint_variables.missing(tf, checkpoints.checkpoint, path):
         raise Unable(lacks)
     found = []
