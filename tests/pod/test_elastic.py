@@ -18,7 +18,14 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.controller.model.settings import RescaleLimits
-from elastic_tfjob.runtime import ElasticCheckpoint, batch_size_per_worker, checkpoints, keras_callback, protocol
+from elastic_tfjob.runtime import (
+    ElasticCheckpoint,
+    batch_size_per_worker,
+    checkpoints,
+    hand_over,
+    keras_callback,
+    protocol,
+)
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.protocol import brief
 
@@ -96,6 +103,85 @@ def test_a_checkpoint_with_a_root_has_its_names(tmp_path: Path, verify: bool) ->
     model.more = tf.Variable(1.0)
     with pytest.raises(checkpoints.Mismatch, match="has no value for more of this program"):
         again._checkpoints.compare()
+
+
+def test_slots_that_are_made_after_the_newest_checkpoint_are_not_forgotten(tmp_path: Path) -> None:
+    tf = tensorflow()
+    first, second = tf.Variable([1.0]), tf.Variable([2.0])
+    optimizer = tf.compat.v1.train.AdamOptimizer()
+    job = ElasticCheckpoint(
+        tf.train.Checkpoint(first=first, second=second, optimizer=optimizer), str(tmp_path), every_steps=1
+    )
+    job.resume()
+    optimizer.apply_gradients([(tf.ones(1), first)])
+    job.step(1)
+    settled(job)
+    assert "first/.OPTIMIZER_SLOT/optimizer/m" in [each.name for each in hand_over.values_of(tf, job._checkpoints)]
+    optimizer.apply_gradients([(tf.ones(1), second)])
+    with pytest.raises(hand_over.Unable, match=r"no value for second/.OPTIMIZER_SLOT/optimizer/m"):
+        hand_over.values_of(tf, job._checkpoints)
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ElasticCheckpoint:
+    """A program that is asked for its values, and gives them at its next step."""
+    folder = tmp_path / "shared" / "generation-0"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(protocol.DIRECTORY, str(folder.parent))
+    monkeypatch.setenv(protocol.GENERATION, "0")
+    monkeypatch.setenv(protocol.OPEN, "1")
+    job, _ = elastic(tmp_path / "checkpoints")
+    job.resume()
+    protocol.write(folder / protocol.SAVE, {"id": "1", "generation": 1, "hand_over": True})
+    until("it is asked", lambda: job._save_request, 10)
+    monkeypatch.setattr(job._hand_over, "give", lambda *_: {"id": "1", "step": 7, "checkpoint": None})
+    return job
+
+
+def test_values_that_were_given_are_saved_when_the_program_must_end(
+    given: ElasticCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given._hand_over, "is_taken", lambda _: False)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(SystemExit):
+        given.step(7)
+    assert (tmp_path / "checkpoints" / "elastic-7.complete").exists()
+
+
+def test_a_checkpoint_that_is_not_durable_in_time_does_not_count(
+    given: ElasticCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, backs = tmp_path / "shared" / "generation-0", []
+    monkeypatch.setattr(given._checkpoints, "wait", lambda _: False)
+    monkeypatch.setattr(given._hand_over, "is_taken", lambda _: True)
+    monkeypatch.setattr(given._hand_over, "take_back", lambda: backs.append(1))
+    report = given._hand_over.report_kept
+
+    def withdraw(why: str | None, checkpoint: Any) -> None:
+        report(why, checkpoint)
+        (folder / protocol.SAVE).unlink()
+
+    monkeypatch.setattr(given._hand_over, "report_kept", withdraw)
+    given.step(7)
+    kept = protocol.read(folder / protocol.KEPT)
+    assert kept is not None
+    assert (kept["ok"], "not durable" in kept["why"]) == (False, True)
+    assert backs, "the launcher withdrew the request: servers must not keep the values"
+
+
+def test_checkpoints_that_the_previous_program_saved_meanwhile_are_deleted_too(tmp_path: Path) -> None:
+    train(tmp_path, 10)
+    job, _ = elastic(tmp_path, keep=1)
+    beside = job._checkpoints
+    assert beside is not None
+    beside.compare()  # as a prepared program does
+    train(tmp_path, 30)
+    beside.take_over()
+    beside.save(40, bool)
+    beside.settle()
+    assert beside.wait(20)
+    assert sorted(each.stem for each in tmp_path.glob("*.complete")) == ["elastic-40"]
 
 
 def test_the_first_checkpoint_is_early_for_any_interval(tmp_path: Path) -> None:

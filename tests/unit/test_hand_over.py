@@ -1,15 +1,18 @@
 """Values go through memory: the old pods stay as they are until the chief's previous program has saved them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.runtime import checkpoint_variables, hand_over
 from elastic_tfjob.runtime.leaving import ENDED_S, LIMIT_S, LeavingProgram
-from elastic_tfjob.runtime.programs import Child
+from elastic_tfjob.runtime.programs import Child, Ending, Programs
 from elastic_tfjob.runtime.protocol import LauncherCommand, read, write
+from elastic_tfjob.runtime.serving import CHIEF_S
 from unit.pretend import Cluster, started
 
 
@@ -73,6 +76,24 @@ def test_the_user_may_have_a_switch_wait_for_its_checkpoint(text: str | None, du
     assert ("durable" in orjson.loads(command)) is durable
 
 
+def test_the_word_of_an_earlier_switch_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program saved what it gave, and then the switch was withdrawn."""
+    monkeypatch.setattr(checkpoint_variables, "all_of", lambda *_: {})
+    giver = hand_over._Giver(None, SimpleNamespace(checkpoint=None), tmp_path, [])
+    giver._offer = {"id": "2"}
+    write(tmp_path / "kept.json", {"ok": True})
+    assert giver.give(7, None)["id"] == "2"
+    assert not (tmp_path / "kept.json").exists()
+
+
+def test_values_are_taken_where_nobody_can_be_told(tmp_path: Path) -> None:
+    """The launcher's volume is full."""
+    taker = hand_over._Taker(None, None, tmp_path / "missing", tmp_path)
+    taker._offer = {"id": "1"}
+    (tmp_path / "on-chief.json").write_text("[]")
+    assert taker.take({"id": "1"}) == ""
+
+
 class TestLeavingProgram:
     """The launcher's part."""
 
@@ -104,6 +125,28 @@ class TestLeavingProgram:
         assert not leaving.is_done(100.0 + ENDED_S - 1, 1, told=False)
         assert leaving.is_done(100.0 + ENDED_S, 1, told=False)
 
-    @pytest.mark.parametrize(("code", "told"), [(0, False), (143, True)])
-    def test_it_is_not_needed_where_the_next_one_has_saved(self, tmp_path: Path, code: int, told: bool) -> None:
-        assert self._leaving(tmp_path).is_done(100.0, code, told=told)
+    def test_it_is_not_needed_when_all_steps_are_done(self, tmp_path: Path) -> None:
+        assert self._leaving(tmp_path).is_done(100.0, 0, told=False)
+
+    @pytest.mark.parametrize(("saved", "done"), [(None, False), ({"generation": 0}, False), ({"generation": 1}, True)])
+    def test_it_is_not_needed_where_the_next_one_has_saved(self, tmp_path: Path, saved: object, done: bool) -> None:
+        """A program that is told to end while it takes the values ends without a checkpoint."""
+        leaving = self._leaving(tmp_path)
+        write(tmp_path / "progress.json", {"checkpoint": saved})
+        assert leaving.is_done(100.0, 143, told=True) is done
+        assert (tmp_path / "new" / "taken.json").exists() is not done
+
+    def test_parameter_servers_stay_while_the_next_one_saves_at_its_end(self, tmp_path: Path) -> None:
+        leaving = self._leaving(tmp_path)
+        write(tmp_path / "old" / "kept.json", {"ok": True})
+        assert not leaving.is_done(100.0, None, told=True)
+        assert not leaving.is_done(100.0 + CHIEF_S - 1, None, told=True)
+        assert leaving.is_done(101.0, 143, told=True)
+        assert leaving.is_done(100.0 + CHIEF_S, None, told=True)
+
+    def test_what_the_previous_program_was_told_says_nothing_of_the_next_one(self, tmp_path: Path) -> None:
+        programs = Programs(["true"], tmp_path, print)
+        programs.running = Child(0, None, ending=Ending(15, 0, wraps=False))
+        assert programs.told_to_end
+        programs.running = Child(1, None)
+        assert not programs.told_to_end

@@ -9,9 +9,10 @@ from typing import Any, Callable
 
 from elastic_tfjob.runtime.protocol import some
 
-__all__ = ["VALUE", "count", "is_variable", "matched", "missing", "paths", "shape_differences", "values"]
+__all__ = ["SLOT", "VALUE", "all_of", "is_variable", "matched", "missing", "paths", "shape_differences", "values"]
 
-_SLOT = "/.OPTIMIZER_SLOT/"
+SLOT = "/.OPTIMIZER_SLOT/"
+"""In the name of an optimizer's slot, between those of the variable and the optimizer."""
 VALUE = "VARIABLE_VALUE"
 """The attribute of a key that has a variable's value."""
 
@@ -27,7 +28,7 @@ def values(tf: Any, checkpoint: Any, path: str) -> Iterator[tuple[str, str, Any,
     types = reader.get_variable_to_dtype_map()
     for key, shape in sorted(reader.get_variable_to_shape_map().items()):
         name, _, attribute = key.partition("/.ATTRIBUTES/")
-        yield name, attribute, shape, types[key], _slot(held, name) if _SLOT in name else held.get(name)
+        yield name, attribute, shape, types[key], _slot(held, name) if SLOT in name else held.get(name)
 
 
 def shape_differences(tf: Any, checkpoint: Any, path: str) -> list[str]:
@@ -74,9 +75,18 @@ def missing(tf: Any, checkpoint: Any, path: str) -> str:
     )
 
 
-def count(tf: Any, checkpoint: Any) -> int:
-    """The number of the program's variables that its checkpoints have."""
-    return sum(is_variable(each) for _, each in paths(*_program(tf, checkpoint)))
+def all_of(tf: Any, checkpoint: Any) -> dict[str, int]:
+    """The ids of all variables that a new checkpoint of the program has, by name; 0 for an optimizer's slots, which are
+    not among an object's children."""
+    objects = paths(*_program(tf, checkpoint))
+    found = {name: id(each) for name, each in objects if is_variable(each)}
+    for name, optimizer in objects:
+        for slot in optimizer.get_slot_names() if "get_slot_names" in dir(optimizer) else ():
+            for path, each in objects:
+                key = f"{path}{SLOT}{name}/{slot}"
+                if _slot({name: optimizer, path: each}, key) is not None:
+                    found[key] = 0
+    return found
 
 
 def matched(tf: Any, checkpoint: Any, view: Any) -> dict[int, Any]:
@@ -121,7 +131,7 @@ def is_variable(each: Any) -> bool:
 
 def _slot(held: dict[str, Any], name: str) -> Any:
     """An optimizer's slot variable by the name of its value: `w/.OPTIMIZER_SLOT/opt/m`."""
-    variable, _, rest = name.partition(_SLOT)
+    variable, _, rest = name.partition(SLOT)
     optimizer, _, slot = rest.rpartition("/")
     try:
         return held[optimizer].get_slot(held[variable], slot)

@@ -89,6 +89,8 @@ class Checkpoints:
         """Steps whose checkpoints another job has written, and that job."""
         self._damage: Exception | None = None
         """Why a checkpoint that may have been durable cannot be used; None if there is no such checkpoint."""
+        self._outdated = False
+        """The previous program has saved and deleted checkpoints since this one looked."""
         self._writing: int | None = None
         self._lock = threading.Lock()
         """Guards the steps above, and the replacement of markers: `_background` is another thread."""
@@ -199,6 +201,10 @@ class Checkpoints:
 
     def _settle(self, step: int) -> None:
         """In the background thread. The next save may be under way."""
+        if self._outdated:
+            self._outdated = False
+            with contextlib.suppress(Exception):  # those that are not known are not deleted
+                self.complete()
         try:
             self._make_durable(step)
             self.not_durable = None
@@ -421,6 +427,7 @@ class Checkpoints:
 
     def take_over(self) -> None:
         """Begin without a checkpoint: the values have come from the previous program of the same job in memory."""
+        self._outdated = True
         self.lease.take_over()
         self._background.start()
 

@@ -474,13 +474,13 @@ class ElasticCheckpoint:
     def _stand_still(self, request: dict[str, Any], *, given: bool = False) -> None:
         """Wait until this process is killed, or the launcher withdraws its request. If its values were `given`, save
         them when the next program has them."""
-        self._waiting = True
+        unsaved, self._waiting = given, not given
         while self._hello.save_request() == request:
+            if unsaved and (self._terminated or self._hand_over.is_taken(request)):
+                unsaved = False
+                self._save_given()
             if self._terminated:
                 self._end()
-            if given and self._hand_over.is_taken(request):
-                given = False
-                self._save_given()
             time.sleep(_POLL_S)
         self._waiting = False
         if given:
@@ -492,14 +492,14 @@ class ElasticCheckpoint:
         """Save the checkpoint of a switch, while the next program trains."""
         assert self._step is not None
         self._waiting = False  # SIGTERM does not end a save
-        saved = self._save(self._step)
+        saved, in_time = self._save(self._step), True
         self._settle()
         if saved and self._checkpoints is not None:
-            self._checkpoints.wait(_DURABLE_S)
+            in_time = self._checkpoints.wait(_DURABLE_S)
         self._note_durability()
-        self._hand_over.report_kept(
-            self.progress.save_error or self.progress.durability_error, self.progress.checkpoint
-        )
+        why = self.progress.save_error or self.progress.durability_error
+        late = "" if in_time else f"the checkpoint is not durable after {_DURABLE_S:g} s"
+        self._hand_over.report_kept(why or late, self.progress.checkpoint)
         self._waiting = True
 
     def _stand_still_together(self, request: dict[str, Any] | None) -> None:

@@ -16,6 +16,7 @@ before: it says why.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -45,6 +46,8 @@ _TAKEN_S = 60.0
 _KEPT_S = 600.0
 """The next program waits this long for the checkpoint of the one before, if it could not take the values."""
 _WAIT_S = 0.05
+_FREE_AFTER_S = (2.0, 30.0, 300.0)
+"""When servers free the memory that they received values in and that variables have left for memory of their own."""
 _BITS = {"bfloat16": "uint16"}
 """Types that NumPy does not have, and those that have the same bits."""
 _TYPES = frozenset(
@@ -121,6 +124,11 @@ def values_of(tf: Any, checkpoints: Any) -> list[Value]:
             raise Unable(f"{name} has type {dtype.name}")
         row_bytes = math.prod(shape[1:]) * dtype.size
         found.append(Value(name, dtype.name, list(shape), row_bytes, _parts(tf, name, list(shape), variable)))
+    slots = {
+        each for each in checkpoint_variables.all_of(tf, checkpoints.checkpoint) if checkpoint_variables.SLOT in each
+    }
+    if unknown := slots - {value.name for value in found}:  # an optimizer has begun with a variable since
+        raise Unable(f"{path} has no value for {some(sorted(unknown))}")
     return found
 
 
@@ -177,7 +185,7 @@ class _Giver:
         self._thread: threading.Thread | None = None
         self._offer: dict[str, Any] | None = None
         self._values: list[Value] = []
-        self._count = 0
+        self._known: dict[str, int] = {}  # all variables
         self._keep: dict[int, Any] = {}  # functions by parameter server
 
     def watch(self) -> None:
@@ -195,7 +203,7 @@ class _Giver:
         offer: dict[str, Any] = {"id": request.get("id"), "why": ""}
         self._offer = None
         try:
-            self._count = checkpoint_variables.count(self._tf, self._checkpoints.checkpoint)
+            self._known = checkpoint_variables.all_of(self._tf, self._checkpoints.checkpoint)
             self._values = values_of(self._tf, self._checkpoints)
             token = os.urandom(variable_server.TOKEN_BYTES // 2).hex()
             offer |= {"token": token, **self._listen(token)}
@@ -256,8 +264,9 @@ class _Giver:
         offer = self._offer
         if offer is None:
             raise Unable("nothing is offered")
-        if checkpoint_variables.count(self._tf, self._checkpoints.checkpoint) != self._count:
+        if checkpoint_variables.all_of(self._tf, self._checkpoints.checkpoint) != self._known:
             raise Unable("the program has made variables since")
+        (self._folder / protocol.KEPT).unlink(missing_ok=True)  # of an earlier switch, which did not take place
         self._write_own()
         _on_all(lambda server: self._keep[server](self._tf.constant(1, self._tf.int64)), list(self._keep))
         return {"id": offer["id"], "step": step, "checkpoint": checkpoint}
@@ -401,7 +410,8 @@ class _Taker:
         except Exception as error:
             why = str(error) if isinstance(error, Unable) else brief(error)
         self._fetch = {}
-        protocol.write(self._folder / protocol.TAKEN, {"ok": not why, "why": why})
+        with contextlib.suppress(OSError):  # that program has a limit
+            protocol.write(self._folder / protocol.TAKEN, {"ok": not why, "why": why})
         return why
 
     def _read_chiefs(self) -> None:
@@ -412,6 +422,18 @@ class _Taker:
         for variable, (content, shape) in zip(own, json.loads(text)):
             dtype = variable.dtype.as_numpy_dtype
             variable.assign(np.frombuffer(bytes.fromhex(content), dtype).reshape(shape))
+
+    def free(self) -> None:
+        """In a thread: have TensorFlow free such memory. It does so only when a PyFunc has run."""
+        for wait_s in _FREE_AFTER_S:
+            time.sleep(wait_s)
+            with contextlib.suppress(Exception):  # training notices a server that is gone
+                _on_all(self._call_nothing, [each for each in _servers(self._values) if each != CHIEF])
+
+    def _call_nothing(self, server: int) -> None:
+        with self._tf.device(_device(server)):
+            zero = self._tf.constant(0, self._tf.int64)
+            self._tf.raw_ops.PyFunc(input=[zero], token=variable_server.KEEP, Tout=[self._tf.int64])
 
     def kept(self) -> dict[str, Any] | None:
         """{"ok", "why", "checkpoint"} once the values are in a durable checkpoint, or will not be."""
@@ -496,6 +518,7 @@ class HandOver:
             while taker.kept() is None and time.monotonic() < until_s:
                 time.sleep(_WAIT_S)
             return None
+        threading.Thread(target=taker.free, name="elastic-hand-over", daemon=True).start()
         self._checkpoints.take_over()
         self._waits_until_s = until_s
         return given

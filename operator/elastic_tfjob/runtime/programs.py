@@ -328,7 +328,7 @@ class Programs:
     @property
     def told_to_end(self) -> bool:
         """Whether the running program got a signal that ends programs."""
-        return self._end_forwarded
+        return self.running is not None and self.running.ending is not None
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
