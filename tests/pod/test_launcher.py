@@ -671,6 +671,44 @@ def test_stubborn_server_is_killed(make_pod: MakePod) -> None:
     assert time.monotonic() - begin > 4.5, "it had its time"
 
 
+PATIENT = (
+    """
+import os, signal, sys, time
+
+def wait(*_):
+    print("waits for its chief", flush=True)
+    while not os.path.exists(os.environ["ELASTIC_TFJOB_DIR"] + "/chief-has-ended"):
+        time.sleep(0.01)
+    sys.exit(143)
+
+if os.environ["ELASTIC_TFJOB_GENERATION"] == "1":
+    signal.signal(signal.SIGTERM, wait)
+"""
+    + SERVER
+)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["kept pod", "added pod"])
+def test_a_prepared_server_ends_after_its_chief(make_pod: MakePod, beside: bool) -> None:
+    """Its chief may train already, though no command has said so yet."""
+    old, new = free_port(), free_port()
+    pod = make_pod(PATIENT, environment={"TF_CONFIG": tf_config("ps", port=old)})
+    if beside:
+        pod.start()
+        until("it serves", lambda: f"serves at {old}" in pod.output)
+    pod.command("prepare", 1, mode="overlap", tf_config=tf_config("ps", port=new))
+    if not beside:
+        pod.start()
+    until("it is ready", lambda: (pod.status["prepared"] or {}).get("state") == "ready")
+    pod.signal(signal.SIGTERM)
+    until("it is told", lambda: "waits for its chief" in pod.output)
+    until("the other one has ended", lambda: len(children(pod)) == 1)
+    time.sleep(0.3)
+    assert pod.started.poll() is None
+    (pod.shared / "chief-has-ended").touch()
+    assert pod.wait() == 143
+
+
 def test_new_pod_prepares_and_then_runs(make_pod: MakePod) -> None:
     port = free_port()
     config = tf_config("worker", port=port)

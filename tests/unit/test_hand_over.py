@@ -10,9 +10,8 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.runtime import checkpoint_variables, hand_over
 from elastic_tfjob.runtime.leaving import ENDED_S, LIMIT_S, LeavingProgram
-from elastic_tfjob.runtime.programs import Child, Ending, Programs
+from elastic_tfjob.runtime.programs import Child
 from elastic_tfjob.runtime.protocol import LauncherCommand, read, write
-from elastic_tfjob.runtime.serving import CHIEF_S
 from unit.pretend import Cluster, started
 
 
@@ -104,49 +103,34 @@ class TestLeavingProgram:
 
     def test_it_is_done_when_it_has_saved(self, tmp_path: Path) -> None:
         leaving = self._leaving(tmp_path)
-        assert not leaving.is_done(100.0, None, told=False)
+        assert not leaving.is_done(100.0, None)
         write(tmp_path / "old" / "kept.json", {"ok": True})
-        assert leaving.is_done(101.0, None, told=False)
+        assert leaving.is_done(101.0, None)
         assert read(tmp_path / "old" / "kept.json") == {"ok": True}
 
     @pytest.mark.parametrize(("exited", "at", "why"), [(True, 101.0, "it ended"), (False, 100 + LIMIT_S, "too long")])
     def test_the_launcher_speaks_for_it(self, tmp_path: Path, exited: bool, at: float, why: str) -> None:
         leaving = self._leaving(tmp_path, exited=exited)
-        assert leaving.is_done(at, None, told=False)
+        assert leaving.is_done(at, None)
         said = read(tmp_path / "old" / "kept.json")
         assert said is not None
         assert (said["ok"], why in said["why"]) == (False, True)
 
     def test_the_container_waits_for_it_when_the_next_program_fails(self, tmp_path: Path) -> None:
         leaving = self._leaving(tmp_path)
-        assert not leaving.is_done(100.0, 1, told=False)
+        assert not leaving.is_done(100.0, 1)
         said = read(tmp_path / "new" / "taken.json")
         assert said == {"ok": False, "why": "the program ended with exit code 1"}, "so it saves at once"
-        assert not leaving.is_done(100.0 + ENDED_S - 1, 1, told=False)
-        assert leaving.is_done(100.0 + ENDED_S, 1, told=False)
+        assert not leaving.is_done(100.0 + ENDED_S - 1, 1)
+        assert leaving.is_done(100.0 + ENDED_S, 1)
 
     def test_it_is_not_needed_when_all_steps_are_done(self, tmp_path: Path) -> None:
-        assert self._leaving(tmp_path).is_done(100.0, 0, told=False)
+        assert self._leaving(tmp_path).is_done(100.0, 0)
 
     @pytest.mark.parametrize(("saved", "done"), [(None, False), ({"generation": 0}, False), ({"generation": 1}, True)])
     def test_it_is_not_needed_where_the_next_one_has_saved(self, tmp_path: Path, saved: object, done: bool) -> None:
         """A program that is told to end while it takes the values ends without a checkpoint."""
         leaving = self._leaving(tmp_path)
         write(tmp_path / "progress.json", {"checkpoint": saved})
-        assert leaving.is_done(100.0, 143, told=True) is done
+        assert leaving.is_done(100.0, 143) is done
         assert (tmp_path / "new" / "taken.json").exists() is not done
-
-    def test_parameter_servers_stay_while_the_next_one_saves_at_its_end(self, tmp_path: Path) -> None:
-        leaving = self._leaving(tmp_path)
-        write(tmp_path / "old" / "kept.json", {"ok": True})
-        assert not leaving.is_done(100.0, None, told=True)
-        assert not leaving.is_done(100.0 + CHIEF_S - 1, None, told=True)
-        assert leaving.is_done(101.0, 143, told=True)
-        assert leaving.is_done(100.0 + CHIEF_S, None, told=True)
-
-    def test_what_the_previous_program_was_told_says_nothing_of_the_next_one(self, tmp_path: Path) -> None:
-        programs = Programs(["true"], tmp_path, print)
-        programs.running = Child(0, None, ending=Ending(15, 0, wraps=False))
-        assert programs.told_to_end
-        programs.running = Child(1, None)
-        assert not programs.told_to_end

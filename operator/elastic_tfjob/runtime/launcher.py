@@ -88,7 +88,7 @@ class Launcher:
         self._start_first()
         while True:
             code = self._reap()
-            if code is None and programs.ended_by is not None and not programs.stopping:
+            if code is None and programs.ended_by is not None and not (programs.stopping or programs.server_ends()):
                 code = 128 + programs.ended_by
             if code is not None:
                 programs.kill(programs.prepared)
@@ -110,7 +110,7 @@ class Launcher:
         """The exit code, once the running program has ended, and with it what the container is to wait for."""
         code = self.programs.reap(saving=self._is_switching())
         self._watch_leaving(code)
-        return code if self._leaving is None else None
+        return code if self._leaving is None and not self.programs.server_ends() else None
 
     def _start_first(self) -> None:
         """Start what the container ran before its restart, or the commanded generation, or generation 0."""
@@ -459,7 +459,7 @@ class Launcher:
         """Stop the program that has given its values when it has saved them. `code`: with which the running program has
         ended."""
         leaving, now_s = self._leaving, time.monotonic()
-        if leaving is not None and leaving.is_done(now_s, code, told=self.programs.told_to_end):
+        if leaving is not None and leaving.is_done(now_s, code):
             self._leaving = None
             if not leaving.child.exited:
                 self.programs.stop(leaving.child, now_s)

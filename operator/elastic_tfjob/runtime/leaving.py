@@ -7,7 +7,6 @@ from pathlib import Path
 
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.programs import Child
-from elastic_tfjob.runtime.serving import CHIEF_S
 
 LIMIT_S = 900.0
 """The program is stopped after this time, whether it has saved or not."""
@@ -23,19 +22,12 @@ class LeavingProgram:
     def __init__(self, child: Child, folder: Path, next_folder: Path, now_s: float) -> None:
         self.child, self._folder, self._next = child, folder, next_folder
         self._until_s = now_s + LIMIT_S
-        self._told_at_s: float | None = None
         self._ended = False
 
-    def is_done(self, now_s: float, code: int | None, *, told: bool) -> bool:
-        """Whether the program is needed no more. `code`: with which the next program has ended, None while it runs;
-        `told`: whether it was told to end."""
-        if told and self._told_at_s is None:
-            self._told_at_s = now_s
-        if code == 0 or (code is not None and self._next_has_saved()):
+    def is_done(self, now_s: float, code: int | None) -> bool:
+        """Whether the program is needed no more. `code`: with which the next program has ended, None while it runs."""
+        if (self._folder / protocol.KEPT).exists() or code == 0 or (code is not None and self._next_has_saved()):
             return True
-        if (self._folder / protocol.KEPT).exists():
-            # Parameter servers that are told to end, too, stay as long as this program does. The next one saves now.
-            return code is not None or self._told_at_s is None or now_s >= self._told_at_s + CHIEF_S
         if code is not None and not self._ended:
             self._ended, self._until_s = True, min(self._until_s, now_s + ENDED_S)
             self._say(self._next / protocol.TAKEN, f"the program ended with exit code {code}")

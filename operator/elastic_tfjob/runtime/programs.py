@@ -25,6 +25,7 @@ from typing import Any, Callable
 from elastic_tfjob.runtime import processes, protocol
 from elastic_tfjob.runtime.forkserver import OWN_STDERR, Forks
 from elastic_tfjob.runtime.hook_detection import HookDetection
+from elastic_tfjob.runtime.serving import CHIEF_S
 
 ARCHIVE = str(Path(__file__).absolute().parents[2])
 """The path that holds the package `elastic_tfjob`: launcher.pyz, or a directory."""
@@ -325,11 +326,6 @@ class Programs:
             self._log(f"generation {child.generation} keeps its low CPU priority")
         child.lowered_by = ""
 
-    @property
-    def told_to_end(self) -> bool:
-        """Whether the running program got a signal that ends programs."""
-        return self.running is not None and self.running.ending is not None
-
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def stop(self, child: Child, now_s: float) -> None:
@@ -371,15 +367,32 @@ class Programs:
                 # No program runs yet: end as a program without handlers does. A replaced program still saves first; it
                 # has the pod's grace period for that.
                 self.ended_by = number
-                self.kill(self.prepared)
+                if not self._end_server(number):
+                    self.kill(self.prepared)
                 for child in self.stopping:
                     child.kill_at_s = None
             return
         if number in _ENDS:
             self._end_forwarded = True
             self._signal_end(self.running, number)
+            self._end_server(number)
         else:
             _send(self.running.pid, number)
+
+    def _end_server(self, number: int) -> bool:
+        """Tell a prepared server to end; whether there is one. Its chief may train already, though no command has said
+        so yet, and saves a last checkpoint of the values in this server."""
+        child = self.prepared
+        if child is None or not (child.task.serves and child.state == "ready" and child.pid and child.has_program):
+            return False
+        self._signal_end(child, number)
+        child.kill_at_s = time.monotonic() + CHIEF_S
+        return True
+
+    def server_ends(self) -> bool:
+        """Whether a prepared server that was told to end still runs."""
+        child = self.prepared
+        return child is not None and child.state == "ready" and time.monotonic() < (child.kill_at_s or 0.0)
 
     def drain_stderr(self) -> None:
         """Wait until all output of the programs is in the container's log."""
