@@ -31,6 +31,8 @@ TESTS = (
     "tests/pod/test_live.py",
     "tests/pod/test_live_workers.py",
     "tests/pod/test_light_server.py",
+    "tests/pod/test_hand_over.py",
+    "tests/pod/test_variable_server.py",
 )
 
 

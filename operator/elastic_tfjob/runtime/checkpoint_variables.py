@@ -81,7 +81,7 @@ def all_of(tf: Any, checkpoint: Any) -> dict[str, int]:
     objects = paths(*_program(tf, checkpoint))
     found = {name: id(each) for name, each in objects if is_variable(each)}
     for name, optimizer in objects:
-        for slot in optimizer.get_slot_names() if "get_slot_names" in dir(optimizer) else ():
+        for slot in optimizer.get_slot_names() if hasattr(type(optimizer), "get_slot_names") else ():
             for path, each in objects:
                 key = f"{path}{SLOT}{name}/{slot}"
                 if _slot({name: optimizer, path: each}, key) is not None:
