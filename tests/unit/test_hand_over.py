@@ -58,6 +58,8 @@ def test_an_operator_that_comes_back_asks_the_chief_first() -> None:
 def test_the_wait_has_a_limit() -> None:
     cluster = _handing(2)
     cluster.run(40, seconds=10.0)
+    assert set(cluster.running.values()) != {1}, "as long as a job that is recreated has"
+    cluster.run(30, seconds=10.0)
     assert cluster.state.phase == "Stable"
     assert set(cluster.running.values()) == {1}
 

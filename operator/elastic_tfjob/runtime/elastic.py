@@ -458,7 +458,9 @@ class ElasticCheckpoint:
         self.progress.end_hand_over(durable=bool(kept.get("ok")))
         self._plan_next()
         if kept.get("ok"):
-            self.progress.checkpoint = kept.get("checkpoint")
+            newest = (self.progress.checkpoint or {}).get("step", -1)
+            if kept["checkpoint"]["step"] > newest:  # else this program has saved meanwhile
+                self.progress.checkpoint = kept["checkpoint"]
         else:
             print(f"WARNING: the values of the switch were not saved: {kept.get('why')}", file=sys.stderr, flush=True)
             self._due_at_s = 0.0

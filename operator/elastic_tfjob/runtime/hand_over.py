@@ -534,6 +534,9 @@ class HandOver:
             kept = {"ok": False, "why": f"no word of it for {_KEPT_S:g} s"}
         if kept is not None:
             self._waits_until_s = None
-            if kept.get("ok"):
-                self._checkpoints.note_durable(kept["checkpoint"]["step"])
+            checkpoint = kept.get("checkpoint")
+            if kept.get("ok") and isinstance(checkpoint, dict) and isinstance(checkpoint.get("step"), int):
+                self._checkpoints.note_durable(checkpoint["step"])
+            elif kept.get("ok"):
+                return {"ok": False, "why": "its answer is not valid"}
         return kept

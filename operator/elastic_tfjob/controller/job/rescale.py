@@ -397,7 +397,8 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     chief, report = ctx.chief_pod, ctx.chief_report
     heard = _has_begun(ctx, report)
     silent = is_silent(ctx, report) and chief is not None and chief.phase == "Running"
-    limit_s = ctx.timeouts.recreate_s if coming.mode == "recreate" else ctx.timeouts.switch_s
+    saves = report is not None and report.handing_over
+    limit_s = ctx.timeouts.recreate_s if saves or coming.mode == "recreate" else ctx.timeouts.switch_s
     chief_lost = ctx.lost(ctx.chief)
     late = chief_lost or ctx.unheard_s > limit_s
     if coming.mode == "overlap" and not late and may_hand_over(ctx, report):
