@@ -34,7 +34,9 @@ def main() -> None:
     root.single = tf.Variable(tf.ones((), tf.int32))  # on the chief
     with strategy.scope():
         root.all = {
-            name: tf.Variable(lambda name=name, shape=shape: tf.cast(tf.zeros(shape), name), shape=shape, dtype=name)
+            name: tf.Variable(
+                lambda name=name, shape=shape: tf.cast(tf.zeros(shape), name), shape=shape, dtype=tf.as_dtype(name)
+            )
             for name, shape in names.items()
         }
         root.table = tf.Variable(lambda: tf.zeros((40, 4)), shape=(40, 4), dtype=tf.float32)
