@@ -36,9 +36,20 @@ async def succeed(world: World) -> None:
     await world.until(lambda: world.has("Succeeded"))
 
 
+def ask(world: World, **sizes: int) -> None:
+    """Ask for another size."""
+    world.annotate(**{f"target_{kind}": str(count) for kind, count in sizes.items()})
+
+
+async def asked_until(world: World, phase: str, **sizes: int) -> None:
+    """Ask for another size and wait for a phase of the change."""
+    ask(world, **sizes)
+    await world.until(lambda: world.state().get("phase") == phase)
+
+
 async def rescaled(world: World, **sizes: int) -> None:
     """Ask for another size and wait until the job has it."""
-    world.annotate(**{f"target_{kind}": str(count) for kind, count in sizes.items()})
+    ask(world, **sizes)
     names = {"workers": "Worker", "ps": "PS"}
 
     def there() -> bool:
@@ -86,11 +97,24 @@ async def drain(world: World) -> None:
     await asyncio.sleep(4)
 
 
-async def to_and_fro(world: World) -> None:
+async def to_and_fro(world: World, kind: str = "workers", most: int = 4) -> None:
     """Another size is wanted as soon as the last one is there."""
     await train(world)
-    world.annotate(target_workers="4")
-    await world.until(lambda: world.state().get("phase") == "Switching")
-    world.annotate(target_workers="1")
-    await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["Worker"] == 1)
-    await asyncio.sleep(4)
+    await asked_until(world, "Switching", **{kind: most})
+    await rescaled(world, **{kind: 1})
+
+
+async def withdrawn(world: World, kind: str, more: int, before: int) -> None:
+    """The size is not wanted any more while the chief changes to it, or just after that."""
+    await train(world)
+    await asked_until(world, "Checkpointing", **{kind: more})
+    ask(world, **{kind: before})
+    await asyncio.sleep(20)
+
+
+async def container_ends(world: World, pod: str, **sizes: int) -> None:
+    """A pod's container ends right after a change, and the job goes on."""
+    world.oracles.exact = False
+    await asked_until(world, "Switching", **sizes)
+    world.cluster.kill_container("default", pod)
+    await world.until(lambda: world.state()["phase"] == "Stable" and world.trains(world.state()["generation"]))

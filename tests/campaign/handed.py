@@ -3,7 +3,18 @@
 import asyncio
 from typing import Any, Final
 
-from campaign.acts import KIPS, move, rescaled, succeed, train, train_placed
+from campaign.acts import (
+    KIPS,
+    asked_until,
+    container_ends,
+    move,
+    rescaled,
+    succeed,
+    to_and_fro,
+    train,
+    train_placed,
+    withdrawn,
+)
 from campaign.world import Scenario, World
 
 __all__ = ["HANDED"]
@@ -44,12 +55,9 @@ async def _slow(world: World) -> None:
     """The checkpoint of what was given takes half a minute; another size is wanted meanwhile."""
     await _train(world)
     world.training().save_s = 30.0
-    world.annotate(target_ps="2")
-    await world.until(lambda: world.state().get("phase") == "Switching")
+    await asked_until(world, "Switching", ps=2)
     await asyncio.sleep(5)
-    world.annotate(target_ps="1")
-    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["replicas"]["PS"] == 1)
-    await asyncio.sleep(4)
+    await rescaled(world, ps=1)
 
 
 async def _not_taken(world: World) -> None:
@@ -61,22 +69,15 @@ async def _not_taken(world: World) -> None:
 
 async def _withdrawn(world: World) -> None:
     """The size is not wanted any more while the values are given."""
-    await _train(world)
-    world.annotate(target_ps="2")
-    await world.until(lambda: world.state().get("phase") == "Checkpointing")
-    world.annotate(target_ps="1")
-    await asyncio.sleep(20)
+    world.training().gives = True
+    await withdrawn(world, "ps", 2, 1)
 
 
 async def _ends(world: World, pod: str) -> None:
     """A pod's container ends before the values are saved: the job goes on from the checkpoint before."""
     await _train(world)
-    world.oracles.exact = False
     world.training().save_s = 10.0
-    world.annotate(target_ps="2")
-    await world.until(lambda: world.state().get("phase") == "Switching")
-    world.cluster.kill_container("default", pod)
-    await world.until(lambda: world.state()["phase"] == "Stable" and world.trains(world.state()["generation"]))
+    await container_ends(world, pod, ps=2)
     world.training().save_s = 0.0
     await rescaled(world, ps=1)
 
@@ -106,12 +107,8 @@ async def _moved(world: World) -> None:
 
 async def _to_and_fro(world: World) -> None:
     """Another size is wanted as soon as the last one is there."""
-    await _train(world)
-    world.annotate(target_ps="2")
-    await world.until(lambda: world.state().get("phase") == "Switching")
-    world.annotate(target_ps="1")
-    await world.until(lambda: world.state().get("phase") == "Stable" and world.state()["replicas"]["PS"] == 1)
-    await asyncio.sleep(4)
+    world.training().gives = True
+    await to_and_fro(world, "ps", 2)
 
 
 HANDED: Final = (

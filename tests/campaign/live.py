@@ -1,9 +1,19 @@
 """What a person does with a job whose workers join and leave the running program (mode `live`)."""
 
-import asyncio
 from typing import Any, Final
 
-from campaign.acts import KIPS, drain, move, rescaled, succeed, to_and_fro, train, train_placed
+from campaign.acts import (
+    KIPS,
+    container_ends,
+    drain,
+    move,
+    rescaled,
+    succeed,
+    to_and_fro,
+    train,
+    train_placed,
+    withdrawn,
+)
 from campaign.world import Scenario, World
 
 __all__ = ["LIVE"]
@@ -61,11 +71,8 @@ async def _does_not_join(world: World) -> None:
 
 async def _withdrawn(world: World) -> None:
     """The size is not wanted any more while the program changes to it, or just after that."""
-    await _train(world)
-    world.annotate(target_workers="4")
-    await world.until(lambda: world.state().get("phase") == "Checkpointing")
-    world.annotate(target_workers="2")
-    await asyncio.sleep(20)
+    world.training().live = True
+    await withdrawn(world, "workers", 4, 2)
 
 
 async def _silent(world: World) -> None:
@@ -81,11 +88,7 @@ async def _silent(world: World) -> None:
 async def _chief_ends(world: World) -> None:
     """The chief's container ends right after a change: it continues with the workers that there are."""
     await _train(world)
-    world.oracles.exact = False
-    world.annotate(target_workers="4")
-    await world.until(lambda: world.state().get("phase") == "Switching")
-    world.cluster.kill_container("default", "job-chief-0")
-    await world.until(lambda: world.state()["phase"] == "Stable" and world.trains(world.state()["generation"]))
+    await container_ends(world, "job-chief-0", workers=4)
     await rescaled(world, workers=1)
 
 

@@ -76,6 +76,10 @@ class Unable(Exception):
     """Values cannot be handed over in memory; the message says why, as a clause."""
 
 
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, Unable) else brief(error)
+
+
 # -- The variables of a program ----------------------------------------------------------------------------------------
 
 
@@ -163,8 +167,20 @@ def _servers(values: list[Value]) -> dict[int, list[tuple[Value, Part]]]:
     found: dict[int, list[tuple[Value, Part]]] = {}
     for value in values:
         for part in value.parts:
-            found.setdefault(part.server, []).append((value, part))
+            if part.server != CHIEF:
+                found.setdefault(part.server, []).append((value, part))
     return found
+
+
+def _on_chief(values: list[Value]) -> list[Part]:
+    return [part for value in values for part in value.parts if part.server == CHIEF]
+
+
+def _call(tf: Any, server: int, token: str, argument: Any) -> int:
+    """Call a function of a parameter server that returns a number."""
+    with tf.device(_device(server)):
+        result = tf.raw_ops.PyFunc(input=[tf.constant(argument)], token=token, Tout=[tf.int64])[0]
+    return int(result.numpy())
 
 
 def _on_all(do: Callable[[int], Any], servers: list[int]) -> list[Any]:
@@ -208,16 +224,15 @@ class _Giver:
             token = os.urandom(variable_server.TOKEN_BYTES // 2).hex()
             offer |= {"token": token, **self._listen(token)}
         except Exception as error:
-            offer["why"] = str(error) if isinstance(error, Unable) else brief(error)
+            offer["why"] = _why(error)
         protocol.write(self._folder / protocol.OFFERED, offer)
         self._offer = offer if not offer["why"] else None
 
     def _listen(self, token: str) -> dict[str, Any]:
-        servers = {server: parts for server, parts in _servers(self._values).items() if server != CHIEF}
-        ports = dict(zip(servers, _on_all(lambda server: self._call_listen(server, token), list(servers))))
+        servers = _servers(self._values)
+        ports = dict(zip(servers, _on_all(lambda server: self._have_listen(server, token), list(servers))))
         numbers = {id(part): k for parts in servers.values() for k, (_, part) in enumerate(parts)}
-        chief = [part for value in self._values for part in value.parts if part.server == CHIEF]
-        numbers |= {id(part): k for k, part in enumerate(chief)}
+        numbers |= {id(part): k for k, part in enumerate(_on_chief(self._values))}
         self._keep = {
             server: self._keep_function(server, [part for _, part in parts]) for server, parts in servers.items()
         }
@@ -236,12 +251,8 @@ class _Giver:
             ],
         }
 
-    def _call_listen(self, server: int, token: str) -> int:
-        with self._tf.device(_device(server)):
-            port = self._tf.raw_ops.PyFunc(
-                input=[self._tf.constant(token)], token=variable_server.LISTEN, Tout=[self._tf.int64]
-            )[0]
-        return int(port.numpy())
+    def _have_listen(self, server: int, token: str) -> int:
+        return _call(self._tf, server, variable_server.LISTEN, token)
 
     def _keep_function(self, server: int, parts: list[Part]) -> Any:
         tf, raw = self._tf, self._tf.raw_ops
@@ -273,7 +284,7 @@ class _Giver:
 
     def _write_own(self) -> None:
         """Write the values on the chief to a file."""
-        own = [part.variable.numpy() for value in self._values for part in value.parts if part.server == CHIEF]
+        own = [part.variable.numpy() for part in _on_chief(self._values)]
         if sum(each.nbytes for each in own) > CHIEF_BYTES:
             raise Unable(f"the variables on the chief have more than {CHIEF_BYTES >> 20} MiB")
         content = json.dumps([[each.tobytes().hex(), list(each.shape)] for each in own])
@@ -287,7 +298,7 @@ class _Giver:
 
         def drop(server: int) -> None:
             try:
-                self._call_listen(server, "")
+                self._have_listen(server, "")
             except Exception as error:
                 print(f"WARNING: values that were kept for a hand-over stay for a while: {brief(error)}", flush=True)
 
@@ -314,7 +325,7 @@ class _Taker:
             return ""
         except Exception as error:
             self._fetch = {}
-            return str(error) if isinstance(error, Unable) else brief(error)
+            return _why(error)
 
     def _wait_for_offer(self) -> dict[str, Any]:
         late = time.monotonic() + _OFFER_S
@@ -342,7 +353,7 @@ class _Taker:
         ):
             raise Unable("variables have gone from the chief to parameter servers, or back")
         pieces = {name: parts for name, (_, _, parts) in there.items()}
-        servers = {server: parts for server, parts in _servers(self._values).items() if server != CHIEF}
+        servers = _servers(self._values)
         self._fetch = {server: self._fetch_function(server, parts, pieces) for server, parts in servers.items()}
         self._call(0)
 
@@ -401,14 +412,14 @@ class _Taker:
         """Take the values that the program before gave; returns why it failed. Tells that program."""
         why = ""
         try:
-            if not self._fetch and any(part.server != CHIEF for value in self._values for part in value.parts):
+            if not self._fetch and _servers(self._values):
                 raise Unable("nothing was prepared")
             if given.get("id") != self._offer.get("id"):
                 raise Unable("another offer was given")
             self._call(1)
             self._read_chiefs()
         except Exception as error:
-            why = str(error) if isinstance(error, Unable) else brief(error)
+            why = _why(error)
         self._fetch = {}
         with contextlib.suppress(OSError):  # that program has a limit
             protocol.write(self._folder / protocol.TAKEN, {"ok": not why, "why": why})
@@ -418,22 +429,16 @@ class _Taker:
         import numpy as np  # noqa: PLC0415
 
         text = (self._before / protocol.ON_CHIEF).read_text()
-        own = [part.variable for value in self._values for part in value.parts if part.server == CHIEF]
-        for variable, (content, shape) in zip(own, json.loads(text)):
-            dtype = variable.dtype.as_numpy_dtype
-            variable.assign(np.frombuffer(bytes.fromhex(content), dtype).reshape(shape))
+        for part, (content, shape) in zip(_on_chief(self._values), json.loads(text)):
+            dtype = part.variable.dtype.as_numpy_dtype
+            part.variable.assign(np.frombuffer(bytes.fromhex(content), dtype).reshape(shape))
 
     def free(self) -> None:
         """In a thread: have TensorFlow free such memory. It does so only when a PyFunc has run."""
         for wait_s in _FREE_AFTER_S:
             time.sleep(wait_s)
             with contextlib.suppress(Exception):  # training notices a server that is gone
-                _on_all(self._call_nothing, [each for each in _servers(self._values) if each != CHIEF])
-
-    def _call_nothing(self, server: int) -> None:
-        with self._tf.device(_device(server)):
-            zero = self._tf.constant(0, self._tf.int64)
-            self._tf.raw_ops.PyFunc(input=[zero], token=variable_server.KEEP, Tout=[self._tf.int64])
+                _on_all(lambda server: _call(self._tf, server, variable_server.KEEP, 0), list(_servers(self._values)))
 
     def kept(self) -> dict[str, Any] | None:
         """{"ok", "why", "checkpoint"} once the values are in a durable checkpoint, or will not be."""

@@ -172,19 +172,22 @@ def cluster_of(tf_config: dict[str, Any]) -> tuple[dict[str, list[str]], str, in
 def chief_and_workers(tf_config: str | None) -> tuple[str, list[str]]:
     """The chief's address and those of the workers beside it, in a TF_CONFIG of a cluster with parameter servers; empty
     in any other one."""
-    try:
-        cluster, _, _ = cluster_of(json.loads(tf_config or "{}"))
-        return (cluster["chief"][0], cluster.get("worker", [])) if cluster.get("ps") else ("", [])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return "", []
+    cluster = _addresses(tf_config)
+    return (cluster["chief"][0], cluster.get("worker", [])) if cluster.get("ps") else ("", [])
 
 
 def parameter_servers(tf_config: str | None) -> list[str]:
     """The addresses of the parameter servers in a TF_CONFIG; none if it has none."""
+    return _addresses(tf_config).get("ps", [])
+
+
+def _addresses(tf_config: str | None) -> dict[str, list[str]]:
+    """The addresses by job name of a cluster with a chief; none without a (readable) TF_CONFIG."""
     try:
-        return list(json.loads(tf_config or "{}")["cluster"]["ps"])
-    except (ValueError, KeyError, TypeError):
-        return []
+        cluster, _, _ = cluster_of(json.loads(tf_config or "{}"))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return {}
+    return cluster if cluster["chief"] else {}
 
 
 # -- The operator's command to a pod's launcher: a level, not an event; see docs/architecture.md -----------------------

@@ -229,12 +229,12 @@ class LiveJob:
             return None
         return 0 if len(was) == len(are) else len(was)
 
-    def change_to(self, new: Placement, costs: Costs, now: float, *, saves: bool = False) -> float:
+    def change_to(self, new: Placement, costs: Costs, now: float, *, saves: bool = False, stays: bool = False) -> float:
         """Account for a change to `new`, which the caller carries out. `saves`: all replicas end once they have saved,
-        before the node of one is gone. Returns the length of the pause in seconds."""
+        before the node of one is gone. `stays`: the program stays. Returns the length of the pause in seconds."""
         record, old = self.record, self.placement
         resized = _counts(old) != _counts(new)
-        live_s = costs.live_pause_s if self.workers_from(new, saves=saves) is not None else None
+        live_s = costs.live_pause_s if stays else None
         if old:
             self.train_until(now)
             self._not_before(now)

@@ -203,7 +203,7 @@ class LiveJobs:
         new, old = target.nodes, live.placement
         saves = target.cause == "notice"
         workers_from = live.workers_from(new, saves=saves)
-        pause = live.change_to(new, self._costs, now, saves=saves)
+        pause = live.change_to(new, self._costs, now, saves=saves, stays=workers_from is not None)
         # A change does not shorten the pause of an earlier start, move or change.
         until_s = max(live.observed_s, now) if old and new else now
         was_lost, live.lost = live.lost, on_lost_node(new, nodes)
