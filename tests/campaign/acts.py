@@ -67,25 +67,36 @@ async def train_placed(world: World) -> None:
     await train(world, annotations={**FIXED_SIZE, f"{PREFIX}max-ps": "1"})
 
 
-async def move(world: World, *, kind: str, task: int) -> None:
-    """A replica goes to another node. A person stands in for the profile, so that the end is certain."""
+def aim(world: World, *, kind: str, task: int, generation: int = 1) -> None:
+    """A person stands in for the profile, and wants a replica on another node."""
     text = world.job()["metadata"]["annotations"][f"{PREFIX}target"]
     target = Target.parse(text)
     assert target is not None
-    there = target.nodes[kind]
+    there = world.state()["nodes"][kind]
     node = next(name for name in sorted(world.scenario.nodes, reverse=True) if name != there[task])
     nodes = {**target.nodes, kind: (*there[:task], node, *there[task + 1 :])}
-    world.annotate(target=replace(target, generation=1, nodes=nodes, reason="nearer").to_json())
-    await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["generation"] == 1)
+    world.annotate(target=replace(target, generation=generation, nodes=nodes, reason="nearer").to_json())
+
+
+async def move(world: World, *, kind: str, task: int, generation: int = 1, refused: bool = False) -> None:
+    """A replica goes to another node, or stays where it is: the move is `refused`."""
+    aim(world, kind=kind, task=task, generation=generation)
+
+    def over() -> bool:
+        state = world.state()
+        reached = (state["refused"] or {}).get("generation") if refused else state["generation"]
+        return state["phase"] == "Stable" and reached == generation
+
+    await world.until(over)
     await asyncio.sleep(4)
 
 
-async def drain(world: World) -> None:
-    """An autoscaler drains the node of a job, by a taint and no cordon: its replicas leave it."""
+async def drain(world: World, pod: str = "job-worker-1") -> None:
+    """An autoscaler drains a pod's node, by a taint and no cordon: the job's replicas leave it."""
     await train_placed(world)
-    pod = world.server.get("pods", "default", "job-worker-1")
-    assert pod is not None
-    node = pod["spec"]["nodeName"]
+    found = world.server.get("pods", "default", pod)
+    assert found is not None
+    node = found["spec"]["nodeName"]
     taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
     world.server.handle("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}}, by="karpenter")
 

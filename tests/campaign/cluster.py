@@ -42,6 +42,7 @@ class _Running:
     pending: str | None = None
     deaf_until: float = 0.0
     heard: str | None = None
+    ip: str = ""
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Cluster:
     """Nodes that no pod may be bound to, for a reason that the operator knows nothing of: a volume's zone."""
     cut_off: set[str] = field(default_factory=set)
     """Nodes whose kubelets hear nothing of the API server, and answer nobody; their containers go on."""
+    pods_reach_each_other: bool = True
+    """Whether a pod's launcher gets an answer of another pod's exporter."""
     leaves_s: float = 0.0
     """So long kubelets take until containers of pods that are deleted hear of it."""
     _lost: set[str] = field(default_factory=set)
@@ -134,6 +137,15 @@ class Cluster:
             return None
         sidecars = pod["spec"].get("initContainers") or ()
         return running.container.status() if any(each["name"] == EXPORTER for each in sidecars) else None
+
+    def _ask(self, address: str) -> dict[str, Any] | None:
+        """What one pod's launcher gets from another pod's exporter."""
+        ip = address.rpartition(":")[0]
+        found = next((each for each in self._pods.values() if each.ip == ip and not each.over), None)
+        if found is None or not self.pods_reach_each_other:
+            return None
+        answer = self.status_of(found.namespace, found.name)
+        return None if answer is None else json.loads(answer)
 
     def mischief(self) -> str:
         """Let something go wrong somewhere, and tell what."""
@@ -320,12 +332,13 @@ class Cluster:
             self._container_over(running, code)
 
         container = running.container = Container(
-            self.loop, self.random, pod, training=training, files=running.files, over=over
+            self.loop, self.random, pod, training=training, files=running.files, over=over, ask=self._ask
         )
         running.files = container.files
+        running.ip = running.ip or f"10.0.{len(self._pods) >> 8}.{len(self._pods) & 255}"
         if running.pending is not None:
             container.command(running.pending)
-        self._set_status(running, phase="Running", podIP="10.0.0.1", containerStatuses=[_running(running)])
+        self._set_status(running, phase="Running", podIP=running.ip, containerStatuses=[_running(running)])
         container.start()
 
     def _show_command(self, running: _Running) -> None:

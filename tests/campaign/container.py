@@ -37,7 +37,8 @@ class _Launcher(Launcher):
 
 
 class Container:
-    """The container that trains, in one pod, from start to end; `over` is called with its exit code."""
+    """The container that trains, in one pod, from start to end; `over` is called with its exit code, `ask` gets the
+    status of another pod."""
 
     def __init__(
         self,
@@ -48,11 +49,13 @@ class Container:
         training: Training,
         files: Files | None,
         over: Callable[[int], None],
+        ask: Callable[[str], dict[str, Any] | None],
     ) -> None:
         self.loop = loop
         self.random = random
         self.training = training
         self.over = over
+        self.ask = ask
         self.progress: dict[str, Any] | None = None
         self.launcher: _Launcher | None = None
         self.programs: dict[int, Program] = {}
@@ -136,6 +139,7 @@ class Container:
                     self.launcher.programs.forward(number)
                 except SystemExit as end:
                     self._end(int(end.code or 0))
+            self.poke()
 
     def status(self) -> bytes:
         """The exporter's answer to /status."""

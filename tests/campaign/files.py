@@ -15,7 +15,9 @@ from typing import Any, Final, Protocol
 from elastic_tfjob.exporter import status as exporter_status
 from elastic_tfjob.runtime import forkserver as forkserver_module
 from elastic_tfjob.runtime import launcher as launcher_module
+from elastic_tfjob.runtime import launcher_report as launcher_report_module
 from elastic_tfjob.runtime import live_switch as live_switch_module
+from elastic_tfjob.runtime import moved_chief as moved_chief_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
 from elastic_tfjob.runtime.processes import Process
@@ -253,6 +255,10 @@ class _Processes:
         return ""
 
 
+def _ask(address: str) -> dict[str, Any] | None:
+    return machine.current.ask(address)
+
+
 def _listens(port: int) -> bool:
     return machine.current.listens(port)
 
@@ -283,13 +289,20 @@ def virtual_machine() -> Iterator[None]:
         "cgroup": _Cgroup(),
         "processes": _Processes,
         "listens": _listens,
+        "ask": _ask,
         "HookDetection": _HookDetection,
         "has_gpu": lambda: False,
     }
     names: list[tuple[Any, str, Any]] = [
         *(
             (module, name, virtual)
-            for module in (launcher_module, live_switch_module, programs_module)
+            for module in (
+                launcher_module,
+                launcher_report_module,
+                live_switch_module,
+                moved_chief_module,
+                programs_module,
+            )
             for name, virtual in of_launcher.items()
             if hasattr(module, name)
         ),

@@ -149,7 +149,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "live-takes-the-other-port",
-            "controller.job.rescale",
+            "controller.job.follow_target",
             'slot=state.slot if mode in ("live", "recreate") else 1 - state.slot,',
             'slot=state.slot if mode == "recreate" else 1 - state.slot,',
             "programs that stay are asked for on a port on which they do not listen",
@@ -176,7 +176,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "old-target-holds",
-            "controller.job.rescale",
+            "controller.job.follow_target",
             "if not may or target.generation <= max(state.generation, tried):",
             "if not may:",
             "a target of an earlier generation, or one that was refused, is followed",
@@ -195,8 +195,8 @@ MUTANTS: Final = {
         Mutant(
             "committed-before-saved",
             "controller.job.rescale",
-            'if report.switch.state == "committed":',
-            'if report.switch.state in ("committed", "saving"):',
+            'report.switch.state) == (coming, "committed"))',
+            'report.switch.state) in ((coming, "committed"), (coming, "saving")))',
             "the operator takes a switch for done while the chief still saves",
             "simulation",
             ("no-room-to-save", "grow"),
@@ -209,6 +209,24 @@ MUTANTS: Final = {
             "the program of the old size is not stopped after a switch",
             "simulation",
             ("grow",),
+        ),
+        Mutant(
+            "left-is-forgotten",
+            "runtime.moved_chief",
+            "committed.get(_LEFT) is True",
+            "committed.get(_LEFT) is None",
+            "a chief's container that has left for another pod trains again after a restart",
+            "simulation",
+            ("chief-moves-container-ends",),
+        ),
+        Mutant(
+            "next-chief-is-forgotten",
+            "controller.job.rescale",
+            "if gone and ctx.chief_moves and not ctx.lost(ctx.coming_chief)",
+            "if gone and ctx.chief_moves and ctx.lost(ctx.coming_chief)",
+            "a rollback does not wait for the end of the next chief, which may train",
+            "simulation",
+            ("chief-moves-evicted",),
         ),
         Mutant(
             "prepared-ends-the-pod",
@@ -338,7 +356,7 @@ MUTANTS: Final = {
         ),
         Mutant(
             "ends-before-it-is-admitted",
-            "controller.job.rescale",
+            "controller.job.follow_target",
             'if mode == "recreate" and target.replicas:',
             "if False:",
             "pods end for others that a quota refuses",

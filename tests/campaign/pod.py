@@ -43,6 +43,7 @@ class Training:
     generation ends and has not succeeded. `dies_with`: with so many workers the chief's program restores and ends with
     1; `live`: whether workers join and leave a running program, `joins`: whether new ones can be used, `answers`:
     whether it answers; `gives`: whether values go through memory, `takes`: whether the next program gets them;
+    `shared`: whether each new pod sees the checkpoints;
     `own_port`: a program cannot start while another one runs in its container. `name`: the job's
     namespace and name.
     """
@@ -67,6 +68,7 @@ class Training:
     answers: bool = True
     gives: bool = False
     takes: bool = True
+    shared: bool = True
     own_port: bool = False
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
@@ -169,7 +171,9 @@ class Program:
             self._after(self.container.seconds(0.1, 0.4), self._begin)
         else:
             able = bool(self.before) and self.training.gives
-            self._write("ready", {"hand_over": {"able": able, "why": "" if able else "no light server"}})
+            seen = self.training.checkpoint if self.training.shared else None
+            values = {"able": able, "why": "" if able else "no light server"}
+            self._write("ready", {"hand_over": values, "checkpoint": seen})
 
     def _begin(self) -> None:
         """Restore, or take what the program before gave, and train."""
@@ -232,11 +236,12 @@ class Program:
 
     def _first_step(self) -> None:
         self.first_step_at = wall()
-        before = self.container.progress
-        if before is not None:
+        before = self.container.progress or (self._read("go") or {}).get("old_chief")
+        if before:
             if before["last_step_at"] is not None:
                 self.downtime_s = max(0.0, self.first_step_at - before["last_step_at"])
-            self.lost_steps = max(0, before["step"] - self.base)
+            if before["step"] is not None:
+                self.lost_steps = max(0, before["step"] - self.base)
         self.report()
         if self._read("save") is not None:  # it was asked for before there was anything to save
             self.file_changed("save")
@@ -330,7 +335,7 @@ class Program:
         elif name == "save" and self._read("save") is not None and self.state == "training" and self.task.chief:
             others = self.container.programs.values()
             ready = any(each.prepared and each._read("ready") is not None for each in others)
-            self.training.judge.is_to_save(self, ready or self._is_last())
+            self.training.judge.is_to_save(self, ready or self._is_last() or self._leaves())
             self._after(self.container.seconds(0.0, 0.3), self._stand_still)
         elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
             self._go_on()
@@ -356,6 +361,11 @@ class Program:
         """Whether what is asked for is the checkpoint before the pod ends."""
         launcher = self.container.launcher
         return launcher is not None and launcher.command is not None and launcher.command.action == "save"
+
+    def _leaves(self) -> bool:
+        """Whether the next chief is in another pod."""
+        launcher = self.container.launcher
+        return launcher is not None and launcher.command is not None and launcher.command.mode == "leave"
 
     def _stand_still(self) -> None:
         if self.state != "training" or self._read("save") is None:

@@ -19,6 +19,7 @@ from campaign.acts import (
 )
 from campaign.apiserver import Place
 from campaign.autoscaled import AUTOSCALED
+from campaign.chief_moves import CHIEF_MOVES
 from campaign.handed import HANDED
 from campaign.lent import LOANS
 from campaign.live import LIVE
@@ -721,6 +722,7 @@ SCENARIOS: Final = {
         *AUTOSCALED,
         *LIVE,
         *HANDED,
+        *CHIEF_MOVES,
     )
 }
 

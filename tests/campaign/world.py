@@ -208,11 +208,12 @@ class World:
 
     def _lose_chief(self) -> None:
         """The node of the job's chief loses its power; without a bound chief, the scenario's first node."""
-        chief = self.server.get("pods", NAMESPACE, "job-chief-0")
-        name = (chief["spec"].get("nodeName") if chief else None) or next(iter(self.scenario.nodes))
         job = self.server.get("tfjobs", NAMESPACE, "job")
-        phase = (state_of(job) or {}).get("phase") if job else None
-        self.note(f"{name}, the node of the chief, loses power in phase {phase}")
+        state = (state_of(job) or {}) if job else {}
+        index = (state.get("indexes") or {}).get("Chief", [0])[0]
+        chief = self.server.get("pods", NAMESPACE, f"job-chief-{index}")
+        name = (chief["spec"].get("nodeName") if chief else None) or next(iter(self.scenario.nodes))
+        self.note(f"{name}, the node of the chief, loses power in phase {state.get('phase')}")
         self.oracles.most_lost_steps = _INTERVAL_STEPS
         self.cluster.lose_power(name)
         self._lost_until = self.loop.time() + _CHIEF_LOST_S

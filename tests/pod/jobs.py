@@ -1,13 +1,17 @@
 """Real training jobs as processes of this machine: every replica has a launcher, commands are written as the operator
 writes them."""
 
+import contextlib
 import json
 import signal
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from elastic_tfjob.exporter.server import Server
 from harness.controlplane import free_port
 
 from .pods import PYTHON, Pod, until
@@ -144,6 +148,40 @@ class Job:
         print(f"live to {count} workers: downtime {status['downtime_s']:.3f} s")
         return status
 
+    def move_chief(self, generation: int, *, reachable: bool = True) -> dict[str, Any]:
+        """To a pod of another directory, as the operator does it; the chief's status when it trains there. If the old
+        one is not `reachable`, the operator says that it has left."""
+        role = ("chief", 0) if ("chief", 0) in self.pods else ("worker", 0)
+        old, port = self.pods[role], free_port()
+        self.configure({kind: len(addresses) for kind, addresses in self.cluster.items()})
+        new = self._pod(role)
+        self._command("prepare", generation, "overlap")
+        old.command("prepare", generation, mode="leave")
+        new.start()
+        until("all are ready", lambda: self._ready(generation), SLOW)
+        until("the old one takes part", lambda: (old.status["prepared"] or {}).get("mode") == "leave", SLOW)
+        self.while_prepared()
+        with _exporter(old, port):
+            address = f"127.0.0.1:{port if reachable else free_port()}"
+            new.command("switch", generation, tf_config=self.configs[role], old_chief=address)
+            old.command("switch", generation, mode="leave", timeout_s=SLOW)
+            switch = until("it is decided", lambda: _decided(old, generation), SLOW)
+            assert switch["state"] == "committed", old.status
+            if not reachable:
+                self._command("run", generation, "overlap")
+            status = until("it trains again", lambda: self._trains(generation), SLOW)
+        self._command("run", generation, "overlap")
+        until("all run it", lambda: self._all_run(generation), SLOW)
+        assert old.status["generation"] is None
+        old.signal(signal.SIGTERM)
+        assert old.wait(SLOW) == 128 + signal.SIGTERM
+        save = status["checkpoint"]
+        print(
+            f"the chief moves: downtime {status['downtime_s'] or 0:.3f} s (saving {save['seconds']:.3f} s, "
+            f"{save['bytes'] / 1e6:.1f} MB; commit to first step {status['first_step_at'] - switch['at']:.3f} s)"
+        )
+        return status
+
     def _serves(self, replica: Replica, generation: int) -> bool:
         prepared = self.pods[replica].status["prepared"] or {}
         return (prepared.get("generation"), prepared.get("state")) == (generation, "ready")
@@ -167,10 +205,7 @@ class Job:
         return all(self.pods[replica].status["generation"] == generation for replica in self.configs)
 
     def _decided(self, generation: int) -> dict[str, Any] | None:
-        """What the chief decided about the switch to this generation; one before it has been decided, too."""
-        switch = self.chief.status["switch"]
-        decided = switch and switch["generation"] == generation and switch["state"] not in ("changing", "saving")
-        return switch if decided else None
+        return _decided(self.chief, generation)
 
     def _trains(self, generation: int) -> dict[str, Any] | None:
         status = self.chief.status
@@ -185,3 +220,23 @@ class Job:
     def stop(self) -> None:
         for pod in self.pods.values():
             pod.stop()
+
+
+def _decided(chief: Pod, generation: int) -> dict[str, Any] | None:
+    """What the chief decided about the switch to this generation; one before it has been decided, too."""
+    switch = chief.status["switch"]
+    decided = switch and switch["generation"] == generation and switch["state"] not in ("changing", "saving")
+    return switch if decided else None
+
+
+@contextlib.contextmanager
+def _exporter(pod: Pod, port: int) -> Iterator[None]:
+    """A pod's exporter, in a thread."""
+    ended = threading.Event()
+    with Server(port, pod.shared) as server:
+        thread = threading.Thread(target=server.serve, args=(lambda: not ended.is_set(),))
+        thread.start()
+        yield
+        ended.set()
+        socket.create_connection(("127.0.0.1", port)).close()  # it looks after each event
+        thread.join()

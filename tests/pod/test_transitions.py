@@ -201,6 +201,36 @@ CHIEF: dict[str, Script] = {
         ("prepare 1", runs(0, "1 ready")),
         ("live 2", runs(2, switch="2 committed")),
     ],
+    "it leaves for another pod": [
+        ("", runs(0)),
+        ("leaving 1", runs(0, "1 ready")),
+        ("leave 1", runs(None, switch="1 committed")),
+        ("run 0", runs(None, switch="1 committed")),
+        ("restart", runs(None, switch="1 committed")),
+        ("prepare 2", runs(None, switch="1 committed")),
+        ("save 3", runs(None, switch="1 committed")),
+    ],
+    "it cannot leave": [
+        ("saves fails", runs(0)),
+        ("leave 1", runs(0, "1 ready", "1 refused")),
+        ("saves well", runs(0, "1 ready", "1 refused")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("leave 2", runs(None, switch="2 committed")),
+    ],
+    "leaving is taken back": [
+        ("saves never", runs(0)),
+        ("leave 1", runs(0, "1 ready", "1 saving")),
+        ("run 0", runs(0, switch="1 refused")),
+        ("saves well", runs(0, switch="1 refused")),
+        ("prepare 2", runs(0, "2 ready", "1 refused")),
+        ("leaving 3", runs(0, "3 ready", "1 refused")),
+    ],
+    "restarted while it leaves": [
+        ("saves never", runs(0)),
+        ("leave 1", runs(0, "1 ready", "1 saving")),
+        ("restart", runs(0, "1 ready", "1 saving")),
+        ("saves well", runs(None, switch="1 committed")),
+    ],
     "a pod that stops": [("", runs(0)), ("prepare 1", runs(0, "1 ready")), ("stop", runs(0, "1 ready"))],
     "a new pod that is to stop": [("stop", runs(0))],
     "a new pod": [("prepare 3", runs(None, "3 ready")), ("switch 3", runs(None, "3 ready")), ("run 3", runs(3))],
@@ -294,7 +324,13 @@ SERVER: dict[str, Script] = {
 }
 
 
-LIVE = {"live": ("switch", "live"), "same": ("run", "overlap"), "new": ("prepare", "live")}
+LIVE = {
+    "live": ("switch", "live"),
+    "same": ("run", "overlap"),
+    "new": ("prepare", "live"),
+    "leaving": ("prepare", "leave"),
+    "leave": ("switch", "leave"),
+}
 """Commands by which the program that runs keeps its port."""
 
 
@@ -355,7 +391,7 @@ class Real:
             self.pod.command_file.write_text(json.dumps({"action": "stop"}))
             return
         if action == "save":
-            self.pod.command(action, self.pod.status["generation"], request=int(number))
+            self.pod.command(action, self.pod.status["generation"] or 0, request=int(number))
             return
         generation = int(number)
         if action in LIVE:

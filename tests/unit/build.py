@@ -91,8 +91,8 @@ def raw_node(
 
 
 def pod(replica_type: str, index: int, phase: str = "Running", *, exit_code: int | None = None, **state: Any) -> Pod:
-    """A pod of that job. `owner`, `terminating`, `restarts`, `annotations`, and raw `spec` and `status` fields can be
-    given."""
+    """A pod of that job. `owner`, `terminating`, `restarts`, `annotations`, `leads`, and raw `spec` and `status` fields
+    can be given."""
     name = f"j-{replica_type.lower()}-{index}"
     container: dict[str, Any] = {"name": "tensorflow", "restartCount": state.get("restarts", 0)}
     if exit_code is not None:
@@ -110,6 +110,8 @@ def pod(replica_type: str, index: int, phase: str = "Running", *, exit_code: int
         "annotations": state.get("annotations", {}),
         "ownerReferences": [{"uid": state.get("owner", UID), "controller": True}],
     }
+    if state.get("leads", replica_type.lower() in ("chief", "master")):
+        metadata["labels"]["training.kubeflow.org/job-role"] = "master"
     if state.get("terminating"):
         metadata["deletionTimestamp"] = "2026-01-02T03:04:00Z"
     status = {"phase": phase, "containerStatuses": [container], **state.get("status", {})}

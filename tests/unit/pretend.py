@@ -110,6 +110,10 @@ class Launcher:
     gives: bool = False
     """Whether values go through memory, and `handing_over`: the previous program still saves them."""
     handing_over: bool = False
+    has_left: bool = False
+    """The chief's program is in another pod now."""
+    checkpoint: int | None = 100
+    """The step of the newest checkpoint that a prepared program sees."""
     kept: Switch | None = None
     """The decision that was stored with what runs: what a restarted container knows."""
 
@@ -119,7 +123,9 @@ class Launcher:
         if self.prepared is not None and self.prepared.state == "starting" and not self.waits:
             built = self.prepared
             self.prepared = (
-                replace(built, state="ready") if self.builds else replace(built, state="failed", why=self.why)
+                replace(built, state="ready", checkpoint=self.checkpoint)
+                if self.builds
+                else replace(built, state="failed", why=self.why)
             )
         command: dict[str, Any] = orjson.loads(text) if text else {"action": "stop"}
         action, generation = command["action"], command.get("generation", 0)
@@ -129,6 +135,8 @@ class Launcher:
         if action == "prepare" and text != self.seen and self.switch and self.switch.generation == generation:
             self.switch = None  # it may be tried again
         self.seen = text
+        if self.has_left:
+            return
         if action == "save":
             self._save(command["request"])
             return
@@ -144,10 +152,12 @@ class Launcher:
             if self.prepared is not None and (self.prepared.generation, self.prepared.mode) != (generation, mode):
                 self._cancel()
                 self.prepared = None
-            if mode == "live" and self.generation is not None:
+            if mode in ("live", "leave") and self.generation is not None:
                 self.prepared = Prepared(generation, mode, "ready") if self.chief else None
-                if action == "switch":
+                if action == "switch" and mode == "live":
                     self._change(generation, port)
+                elif action == "switch":
+                    self._leave(generation)
                 else:
                     self._cancel()
                 return
@@ -185,6 +195,23 @@ class Launcher:
             self.generation, self.prepared, self.first_step, self.kept = generation, None, False, self.switch
         elif self.lives == "fails":
             self.switch = Switch(generation, "refused", "no dataset on the new worker")
+
+    def _leave(self, generation: int) -> None:
+        """The chief's program saves and ends, once for each attempt."""
+        if self.switch is not None and self.switch.generation == generation and self.switch.state != "saving":
+            return
+        self.switch = Switch(generation, "saving")
+        if self.saves == "well":
+            self.switch = self.kept = Switch(generation, "committed")
+            self.generation, self.prepared, self.has_left = None, None, True
+        elif self.saves == "fails":
+            self.switch = Switch(generation, "refused", "No space left on device")
+
+    def follow(self, old: "Launcher", generation: int) -> None:
+        """The chief's launcher in another pod has told that it has left."""
+        ready = self.prepared is not None and self.prepared.generation == generation
+        if ready and self.generation is None and old.has_left and old.switch and old.switch.generation == generation:
+            self._start(generation, self.coming_port)
 
     def _decided(self, state: SwitchState, why: str) -> Switch:
         assert self.switch is not None
@@ -277,7 +304,7 @@ class Cluster:
         self._heard: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
         """Pods and actions, in the order in which they were told."""
-        self.modes: tuple[str, ...] = ("overlap", "spare")
+        self.modes: tuple[str, ...] = ("overlap", "spare", "leave")
         """What the launchers say how their pods can be rescaled."""
         self.not_live = ""
         """Why the chief's program keeps its workers, as its launcher says."""
@@ -315,6 +342,8 @@ class Cluster:
         self.dies: set[int] = set()
         self.hangs: set[int] = set()
         """Generations whose programs end with an error each time, or never make a step."""
+        self.reachable = True
+        """Whether pods can ask each other."""
         self._uids = 0
 
     # The operator
@@ -481,6 +510,7 @@ class Cluster:
             replica_type=role,
             index=int(labels["training.kubeflow.org/replica-index"]),
             phase="Pending",
+            ip=f"10.0.0.{self._uids}",
             terminating=False,
             exit_code=None,
             restarts=0,
@@ -489,8 +519,7 @@ class Cluster:
             pinned=pinned_to(body["spec"]),
             command=metadata.get("annotations", {}).get(f"{PREFIX}command", ""),
         )
-        chief = role == "chief" or ("Chief" not in self.types and (role, self.pods[name].index) == ("worker", 0))
-        self.launchers[name] = Launcher(chief)
+        self.launchers[name] = Launcher(labels.get("training.kubeflow.org/job-role") == "master")
 
     # The rest of the world
 
@@ -512,7 +541,17 @@ class Cluster:
                 if name not in self.unheard and pod.command != self._passed_over.get(name):
                     self._heard[name] = pod.command
                 self.launchers[name].obey(self._heard.get(name, ""))
+                self._follow(self.launchers[name])
                 self._begin(name, self.launchers[name])
+
+    def _follow(self, launcher: Launcher) -> None:
+        """A chief that is prepared in another pod asks the old one whether it has left."""
+        command = orjson.loads(launcher.seen) if launcher.seen else {}
+        address = command.get("old_chief", "").rpartition(":")[0]
+        if command.get("action") == "switch" and address and self.reachable:
+            old = next((name for name, pod in self.pods.items() if pod.ip == address), None)
+            if old is not None:
+                launcher.follow(self.launchers[old], command["generation"])
 
     def _begin(self, name: str, launcher: Launcher) -> None:
         """The program that runs makes its first step, or does not."""

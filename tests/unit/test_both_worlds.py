@@ -164,8 +164,8 @@ class Training(Cluster):
     @property
     def rate(self) -> float:
         """Of the workers that run what the chief runs."""
-        chief = self.launchers.get("j-chief-0")
-        if chief is None or chief.generation is None or (chief.saved is not None and chief.saved.state == "saved"):
+        chief = next((each for each in self.launchers.values() if each.chief and each.generation is not None), None)
+        if chief is None or (chief.saved is not None and chief.saved.state == "saved"):
             return 0.0  # what has saved before its pod ends stands still
         same = [name for name, each in self.launchers.items() if each.generation == chief.generation]
         return 0.5 * sum("-worker-" in name for name in same)

@@ -115,23 +115,6 @@ def test_a_moved_job_moves_again_grows_and_shrinks() -> None:
     assert cluster.made.count("j-chief-0") == 1
 
 
-def test_with_the_chief_all_pods_are_made_anew() -> None:
-    cluster = placed()
-    aim(cluster, 1, Worker=("a", "c"))
-    cluster.run(25)
-    aim(cluster, 2, Chief=("b",), Worker=("a", "c"))
-    cluster.run(40)
-    assert [each.mode for each in cluster.state.history] == ["overlap", "recreate"]
-    assert "chief-0 is the chief, and it moves to another node" in str(cluster.events)
-    assert {name: pod.node for name, pod in cluster.pods.items()} == {
-        "j-chief-0": "b",
-        "j-ps-0": "a",
-        "j-worker-0": "a",
-        "j-worker-1": "c",
-    }
-    assert cluster.state.indexes == {}
-
-
 def test_a_move_that_is_refused_leaves_all_as_it_was() -> None:
     cluster = placed()
     cluster.launchers["j-chief-0"].saves = "fails"

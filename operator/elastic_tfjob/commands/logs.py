@@ -11,7 +11,6 @@ import click
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, trains_in
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_FOUND, Cluster, Failed, path_of, run
-from elastic_tfjob.controller.job.pods import chief_of
 from elastic_tfjob.controller.kube.errors import ApiError, Invalid, NotFound, Unavailable
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.query.rows.jobs import see
@@ -28,7 +27,7 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
         raise click.UsageError("--all and --replica cannot be combined")
 
     async def do(at: Cluster) -> None:
-        seen = see(await at.job(job))
+        await at.job(job)  # fails if there is none
         if everything:
             selector = f"{JOB_NAME_LABEL}={job}"
             pods = [
@@ -39,13 +38,12 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
                 raise Failed(f"{job} currently has no pods", EXIT_NOT_FOUND)
             if len(pods) > _PODS:
                 raise Failed(f"{job} has {len(pods)} pods, and --all allows {_PODS}; choose one with --replica")
-            names = sorted(pods)
+            names: list[str | None] = sorted(pods)
         else:
-            kind, index = chief_of(seen.request.spec) if seen.request is not None else ("Worker", 0)
-            names = [f"{job}-{(replica or f'{kind}-{index}').lower()}"]
+            names = [f"{job}-{replica.lower()}" if replica else None]
 
-        def writer(name: str) -> Callable[[str], None]:
-            short = f"[{name.removeprefix(f'{job}-')}] " if everything else ""
+        def writer(name: str | None) -> Callable[[str], None]:
+            short = f"[{name.removeprefix(f'{job}-')}] " if everything and name else ""
             # Files and pipes get the unchanged output.
             shown = show.harmless if sys.stdout.isatty() else str
             return lambda line: click.echo(f"{short}{shown(line)}")
@@ -56,14 +54,20 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
 
 
 async def follow_log(
-    at: Cluster, job: str, name: str, write: Callable[[str], None], *, follow: bool, tail: int | None = None
+    at: Cluster, job: str, replica: str | None, write: Callable[[str], None], *, follow: bool, tail: int | None = None
 ) -> None:
-    """Write the log lines of one replica, pod after pod. Raises ApiError, and without `follow` also Failed."""
-    path = f"{path_of(at.namespace, 'pods')}/{quote(name, safe='')}"
-    uid, last = "", ""
+    """Write the log lines of one replica, pod after pod; None: of the chief, which may move to a pod of another name.
+    Raises ApiError, and without `follow` also Failed."""
+    name, uid, last = replica or "", "", ""
     while True:
         # First check whether the job has ended: everything that its pods wrote until then is still printed.
-        ended = not follow or await _ended(at, job)
+        ended, chief = await _look(at, job)
+        ended = ended or not follow
+        if not replica and chief and chief != name:
+            if uid:
+                click.echo(f"--- the chief is {chief} now", err=True)
+            name, last = chief, ""
+        path = f"{path_of(at.namespace, 'pods')}/{quote(name, safe='')}"
         try:
             pod = await at.api.once("GET", path)
             if uid and pod["metadata"]["uid"] != uid:
@@ -105,10 +109,12 @@ async def lines(at: Cluster, path: str, after: str, params: dict[str, str]) -> A
             yield when, line
 
 
-async def _ended(at: Cluster, job: str) -> bool:
+async def _look(at: Cluster, job: str) -> tuple[bool, str]:
+    """Whether the job has ended, and its chief's pod; empty if unknown."""
     try:
-        return see(await at.job(job)).status.finished
+        seen = see(await at.job(job))
     except Failed:
-        return True  # it is gone
+        return True, ""  # it is gone
     except ApiError:
-        return False
+        return False, ""
+    return seen.status.finished, seen.chief

@@ -486,11 +486,6 @@ def _outcome(watched: _Watched) -> Outcome | None:
     return "Failed" if status.is_true("Failed") else "Succeeded" if status.is_true("Succeeded") else None
 
 
-def _chief(seen: ReadJob) -> str:
-    kind, index = chief_of(seen.request.spec) if seen.request is not None else ("Worker", 0)
-    return f"{seen.job.name}-{kind}-{index}".lower()
-
-
 async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
     """Print the chief's log. The step does not fail if the log cannot be read."""
 
@@ -499,7 +494,7 @@ async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
         click.echo(line)
 
     try:
-        await follow_log(at, seen.job.name, _chief(seen), tell, follow=True)
+        await follow_log(at, seen.job.name, None, tell, follow=True)
     except ApiError as error:
         click.echo(f"the chief's log cannot be read: {show.plain(error.message)}", err=True)
 
@@ -517,7 +512,7 @@ async def _outcome_message(at: Cluster, request: Request, outcome: Outcome, seen
         return f"{request.name} succeeded: {why}"
     if not log:
         with contextlib.suppress(ApiError, TimeoutError):
-            path = f"{path_of(at.namespace, 'pods')}/{_chief(seen)}/log"
+            path = f"{path_of(at.namespace, 'pods')}/{seen.chief}/log"
             async with asyncio.timeout(_LOG_S):
                 async for _, line in lines(at, path, "", {"container": CONTAINER, "tailLines": str(_LAST)}):
                     log.append(line)

@@ -114,6 +114,7 @@ def status(directory: Path) -> dict[str, Any]:
         "prepared": {
             "generation": prepared.integer("generation"),
             **{name: prepared.text(name) for name in ("mode", "state", "why")},
+            "checkpoint": prepared.integer("checkpoint"),
         }
         if prepared
         else None,

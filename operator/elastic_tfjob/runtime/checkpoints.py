@@ -37,6 +37,9 @@ from elastic_tfjob.runtime.protocol import brief, some
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
+VISIBLE_S = 30.0
+"""Seconds until a checkpoint of another machine is seen, at most: a client of NFS may keep a listing for so long."""
+_SEEN_S = 0.05
 _RETRY_WAITS_S = (0.1, 0.3, 1.0, 3.0)
 """Waits before each further attempt to read."""
 _DAMAGE_WORDS = ("checksum", "corrupt", "truncated", "too short")
@@ -515,9 +518,11 @@ class Checkpoints:
             print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
 
-    def compare(self) -> None:
-        """Compare the program with the newest checkpoint. Raises Mismatch if it lacks variables of the program or has
-        them in another shape or type; other errors are only printed, since nothing depends on them yet."""
+    def compare(self) -> int | None:
+        """Compare the program with the newest checkpoint; returns its step, None if there is none. Raises Mismatch if
+        it lacks variables of the program or has them in another shape or type; other errors are only printed, since
+        nothing depends on them yet."""
+        newest: list[dict[str, Any]] = []
         try:
             newest = self.complete()[:1]
             for each in newest:
@@ -526,6 +531,19 @@ class Checkpoints:
             raise
         except Exception as error:
             print(f"cannot compare the program with {self.directory}: {error}", file=sys.stderr, flush=True)
+        return int(newest[0]["step"]) if newest else None
+
+    def wait_for(self, step: int) -> None:
+        """Wait until a checkpoint of this step, or a newer one, is in the directory: another machine has written it,
+        and a file system may show it late. Raises RuntimeError after VISIBLE_S, and what `complete` raises."""
+        until = time.monotonic() + VISIBLE_S
+        while not any(each["step"] >= step for each in self.complete()):
+            if time.monotonic() >= until:
+                raise RuntimeError(
+                    f"the chief's pod before has saved step {step}, which is not in {self.directory} in this pod after "
+                    f"{VISIBLE_S:.0f} s: the directory must be on a volume that all nodes share"
+                )
+            time.sleep(_SEEN_S)
 
     def _check(self, path: str) -> None:
         """Compare the program's variables with those of a checkpoint. Raises Mismatch."""

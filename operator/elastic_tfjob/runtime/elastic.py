@@ -228,21 +228,23 @@ class ElasticCheckpoint:
         program (unless `partial`) or has one in another shape, or if another running job writes to the directory.
         Raises what TensorFlow raises if the directory cannot be read.
         """
-        prepared = self.is_prepared()
+        prepared, newest = self.is_prepared(), None
         if prepared:
             if warm_up is not None:
                 warm_up()
             if self._checkpoints is not None:  # the running program trains on if this fails
-                self._checkpoints.compare()
+                newest = self._checkpoints.compare()
             self._hand_over.prepare()
-        self._barrier()
-        found = None
+        self._barrier(newest)
+        found, before = None, self._hello.old_chief()
         given = self._hand_over.take()
         if given is None and self._checkpoints is not None:
+            if isinstance(before.get("checkpoint"), int):
+                self._checkpoints.wait_for(before["checkpoint"])
             found = self._checkpoints.restore_newest(self._start_barrier, chief=self.task.chief, after_switch=prepared)
         self._step = int((given or found or {"step": 0})["step"])
         self._saved_step = self._step if found else -1
-        self.progress.begin(self._step, given["checkpoint"] if given else found)
+        self.progress.begin(self._step, given["checkpoint"] if given else found, before)
         self._plan_next(_FIRST_CHECKPOINT_S)
         if given is not None:  # the program before saves this step, or `_watch` learns that it cannot
             self._next_step, self._due_at_s = self.progress.total_steps or sys.maxsize, math.inf
@@ -411,11 +413,11 @@ class ElasticCheckpoint:
             prepared = bool(self._start_barrier.sum(int(prepared))[0])
         return prepared
 
-    def _barrier(self) -> None:
+    def _barrier(self, newest: int | None) -> None:
         """Wait until this generation runs. With several workers only the chief waits for its launcher; the others wait
-        for the chief, which knows first."""
+        for the chief, which knows first. `newest`: the step of the newest checkpoint."""
         if self._hello.must_wait():
-            self._hello.report_ready(self._hand_over.readiness)
+            self._hello.report_ready(self._hand_over.readiness, newest)
             while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
         if self._start_barrier is not None:

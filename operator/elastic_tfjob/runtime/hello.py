@@ -43,11 +43,19 @@ class Hello:
             self.folder is not None and not os.environ.get(protocol.OPEN) and not (self.folder / protocol.GO).exists()
         )
 
-    def report_ready(self, hand_over: dict[str, Any] | None) -> None:
+    def report_ready(self, hand_over: dict[str, Any] | None, checkpoint: int | None) -> None:
         """Report that this program waits in resume(). `hand_over`: whether it can take the values of the running one in
-        memory, and why not. Raises OSError: otherwise it would wait without end."""
+        memory, and why not. `checkpoint`: the step of the newest one that it sees. Raises OSError: otherwise it would
+        wait without end."""
         if self.folder is not None:
-            protocol.write(self.folder / protocol.READY, {"pid": os.getpid(), "hand_over": hand_over})
+            ready = {"pid": os.getpid(), "hand_over": hand_over, "checkpoint": checkpoint}
+            protocol.write(self.folder / protocol.READY, ready)
+
+    def old_chief(self) -> dict[str, Any]:
+        """How far the chief came that this program continues in another pod; empty if it is in the same one."""
+        go = protocol.read(self.folder / protocol.GO) if self.folder is not None else None
+        found = (go or {}).get("old_chief")
+        return found if isinstance(found, dict) else {}
 
     def given(self) -> dict[str, Any] | None:
         """What the program before has given in memory; None if it has saved a checkpoint instead."""

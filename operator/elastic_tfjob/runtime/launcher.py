@@ -27,8 +27,10 @@ from typing import Any
 from elastic_tfjob.runtime import cgroup, preload, processes, protocol
 from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.command_file import CommandFile
+from elastic_tfjob.runtime.launcher_report import modes, prepared_for, uses_hook
 from elastic_tfjob.runtime.leaving import LeavingProgram
-from elastic_tfjob.runtime.live_switch import LiveSwitch, prepared_for
+from elastic_tfjob.runtime.live_switch import LiveSwitch
+from elastic_tfjob.runtime.moved_chief import OldChief, has_left, write_left
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
@@ -68,6 +70,8 @@ class Launcher:
         self.save_before_stop = SaveBeforeStop()
         self._live: LiveSwitch | None = None  # that is under way
         self._leaving: LeavingProgram | None = None
+        self._has_left = False  # the chief's program is in another pod now: this one runs none any more
+        self._old_chief: OldChief | None = None
         self._save_id: str | None = None  # of the save for a switch that is under way
         self._save_deadline_s = 0.0
         self._published: dict[str, Any] = {}
@@ -87,10 +91,7 @@ class Launcher:
         self._commands.watch()
         self._start_first()
         while True:
-            code = self._reap()
-            if code is None and programs.ended_by is not None and not (programs.stopping or programs.server_ends()):
-                code = 128 + programs.ended_by
-            if code is not None:
+            if (code := self._reap()) is not None:
                 programs.kill(programs.prepared)
                 programs.forks.poll()
                 self._publish(time.monotonic())
@@ -107,10 +108,16 @@ class Launcher:
                 programs.forward(received.si_signo)
 
     def _reap(self) -> int | None:
-        """The exit code, once the running program has ended, and with it what the container is to wait for."""
-        code = self.programs.reap(saving=self._is_switching())
+        """The exit code, once the running program has ended, and with it what the container is to wait for; or once a
+        signal has ended a launcher that runs none."""
+        programs = self.programs
+        code = programs.reap(saving=self._is_switching())
         self._watch_leaving(code)
-        return code if self._leaving is None and not self.programs.server_ends() else None
+        if self._leaving is not None or programs.server_ends():
+            return None
+        if code is None and programs.ended_by is not None and not programs.stopping:
+            return 128 + programs.ended_by
+        return code
 
     def _start_first(self) -> None:
         """Start what the container ran before its restart, or the commanded generation, or generation 0."""
@@ -118,7 +125,9 @@ class Launcher:
         committed = protocol.read(self.directory / protocol.COMMITTED)
         command = self.command
         if committed is not None and isinstance(committed.get("generation"), int):
-            self.switch = committed.get("switch")
+            self.switch, self._has_left = committed.get("switch"), has_left(committed)
+            if self._has_left:
+                return
             if not (command and command.action == "run" and command.generation != committed["generation"]):
                 self._start_running(committed["generation"], committed.get("tf_config"))
                 return
@@ -154,6 +163,7 @@ class Launcher:
         programs.kill_overdue(now_s)
         self._watch_prepared(now_s)
         self._follow_chief(now_s)
+        self._follow_old_chief(now_s)
         if self.command is not None:
             self._carry_out(self.command, now_s)
         self._watch_save(now_s)
@@ -175,7 +185,7 @@ class Launcher:
 
     def _carry_out(self, command: LauncherCommand, now_s: float) -> None:
         """Take one step towards the command."""
-        if command.action == "stop":
+        if command.action == "stop" or self._has_left:
             return
         programs, running = self.programs, self.programs.running
         if command.action == "save":
@@ -195,9 +205,11 @@ class Launcher:
         if prepared is not None and (prepared.generation != command.generation or prepared.mode != command.mode):
             self._cancel_switch("another generation is prepared")
             programs.drop_prepared()
-        if command.mode == "live" and running is not None:
-            if command.action == "switch":
+        if command.mode in ("live", "leave") and running is not None:
+            if command.action == "switch" and command.mode == "live":
                 self._switch_live(command, running, now_s)
+            elif command.action == "switch":
+                self._ask_to_save(command, None, now_s)
             else:
                 self._cancel_switch("the operator cancelled it")
             return
@@ -309,6 +321,7 @@ class Launcher:
                 "hand_over": (waits or {}).get("hand_over"),
             }
             child.takes_values = bool((self.preparation["hand_over"] or {}).get("able"))
+            child.checkpoint = (waits or {}).get("checkpoint")
             if child.checks_fork:
                 programs.forks.resolve_suspicion(works_without_fork=True)
             self._log(f"generation {child.generation} is ready")
@@ -324,6 +337,16 @@ class Launcher:
         if child is None or child.state != "ready" or child.task.chief or not child.task.trains:
             return
         if (programs.folder(child) / protocol.BEGUN).exists():
+            self._commit(now_s)
+
+    def _follow_old_chief(self, now_s: float) -> None:
+        """Commit the prepared program once the chief's pod before has left."""
+        command, old = self.command, self._old_chief
+        if command is None or not command.old_chief or not self._is_prepared(command.generation):
+            return
+        if old is None or old.address != command.old_chief:
+            old = self._old_chief = OldChief(command.old_chief)
+        if command.action == "switch" and old.has_left(command.generation, now_s):
             self._commit(now_s)
 
     # -- switching while the programs stay: mode `live` ----------------------------------------------------------------
@@ -383,7 +406,7 @@ class Launcher:
         return self.switch is not None and self.switch["state"] == "saving"
 
     def _switch(self, command: LauncherCommand, now_s: float) -> None:
-        programs, prepared, running = self.programs, self.programs.prepared, self.programs.running
+        prepared = self.programs.prepared
         assert prepared is not None
         waits_as_spare = prepared.mode == "spare" and prepared.pid and not prepared.has_program
         if waits_as_spare and prepared.task.serves and not has_gpu():
@@ -391,6 +414,12 @@ class Launcher:
                 self._give_program(prepared)
                 prepared.state = "starting"
             return
+        self._ask_to_save(command, prepared, now_s)
+
+    def _ask_to_save(self, command: LauncherCommand, prepared: Child | None, now_s: float) -> None:
+        """Have the chief's program save, once for each generation. `prepared`: the next one; None if that is in another
+        pod."""
+        running = self.programs.running
         if running is None or not running.task.chief:
             return
         if self.switch and self.switch["generation"] == command.generation and self.switch["state"] != "saving":
@@ -398,31 +427,43 @@ class Launcher:
         if self.switch is None or self.switch["generation"] != command.generation:
             self._save_deadline_s = now_s + command.timeout_s
             self._decide(command.generation, "saving")
-        if prepared.state == "failed":
+        if prepared is not None and prepared.state == "failed":
             self._refuse(prepared.why)
         elif now_s >= self._save_deadline_s:
             why = "not saved" if self._save_id else "not ready"
             self._refuse(f"{why} within {command.timeout_s:g} s")
-        elif self._save_id is None and prepared.state == "ready":
+        elif self._save_id is None and (prepared is None or prepared.state == "ready"):
+            in_memory = prepared is not None and prepared.takes_values
             self._save_id = f"{command.generation}-{time.time_ns()}"
-            request = {"id": self._save_id, "generation": command.generation, "hand_over": prepared.takes_values}
-            protocol.write(programs.folder(running) / protocol.SAVE, request)
+            request = {"id": self._save_id, "generation": command.generation, "hand_over": in_memory}
+            protocol.write(self.programs.folder(running) / protocol.SAVE, request)
 
     def _watch_save(self, now_s: float) -> None:
         """Read the running program's answer to the request to save for a switch."""
-        programs = self.programs
-        if self._save_id is None or programs.running is None or programs.prepared is None:
+        programs, leaves = self.programs, self.command is not None and self.command.mode == "leave"
+        if self._save_id is None or programs.running is None or (programs.prepared is None and not leaves):
             return
         answer = protocol.read(programs.folder(programs.running) / protocol.SAVED)
         if answer is None or answer.get("id") != self._save_id:
             return
         if not answer.get("ok"):
             self._refuse(f"checkpoint: {answer.get('why') or 'failed'}")
+        elif leaves or programs.prepared is None:
+            self._leave(programs.running, now_s)
         elif programs.prepared.state == "failed":
             self._refuse(programs.prepared.why)
         else:
             given = answer.get("hand_over")
             self._commit(now_s, given if isinstance(given, dict) else None)
+
+    def _leave(self, running: Child, now_s: float) -> None:
+        """Run no program any more: the next one is in another pod. An OSError changes nothing."""
+        assert self.switch is not None
+        decided = _decision(self.switch["generation"], "committed")
+        write_left(self.directory / protocol.COMMITTED, _committed(running, decided))
+        self._save_id, self.switch, self._has_left = None, decided, True
+        self.programs.leave(now_s)
+        self._log(f"switch to generation {decided['generation']}: committed, in another pod")
 
     def _commit(self, now_s: float, given: dict[str, Any] | None = None) -> None:
         """Make the prepared program the running one. Opening its barrier is the point of no return; an OSError before
@@ -468,6 +509,8 @@ class Launcher:
         """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
         or as a new process."""
         go = {"generation": child.generation, "at": time.time(), "hand_over": given}
+        if self._old_chief is not None:
+            go["old_chief"] = self._old_chief.progress
         protocol.write(self.programs.folder(child) / protocol.GO, go)
         if child.has_program:
             return
@@ -505,45 +548,20 @@ class Launcher:
 
     # -- what it publishes ---------------------------------------------------------------------------------------------
 
-    def _uses_hook(self) -> bool | None:
-        """Whether the running program, if it trains, has constructed ElasticCheckpoint: see docs/elastic.md."""
-        programs, child = self.programs, self.programs.running
-        if child is None or child.hook is None or not child.task.trains:
-            return None
-        imported = (programs.folder(child) / protocol.IMPORTED).exists()
-        return child.hook.uses_hook(programs.said_hello(child), imported)
-
-    def _modes(self, live: dict[str, Any]) -> list[str]:
-        """The rescale modes that this pod can do now. A program that trains must use ElasticCheckpoint: otherwise its
-        next generation would train beside it instead of waiting. `live`: what it reports about mode `live`."""
-        programs, running = self.programs, self.programs.running
-        if running is not None and running.task.trains and not programs.said_hello(running):
-            return []
-        modes = []
-        if running is not None and not has_gpu() and (not running.task.trains or live.get("able") is True):
-            modes.append("live")
-        used, limit = self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes")
-        two_fit = not used or not limit or (programs.prepared is not None) or 2 * used <= limit
-        if two_fit and not has_gpu():
-            modes.append("overlap")
-        if preload.spare_command(programs.command, ARCHIVE):
-            modes.append("spare")
-        return modes
-
     def _publish(self, now_s: float) -> None:
         """Write launcher.json: at once where the state has changed, and every STATUS_S with what the container uses."""
         programs, running, prepared = self.programs, self.programs.running, self.programs.prepared
         due = now_s - self._status_at_s >= STATUS_S
-        if due and running and running.hook and running.task.trains and self._uses_hook() is None:
+        if due and running and running.hook and running.task.trains and uses_hook(programs) is None:
             running.hook.sample(now_s, programs.forks.has_imported("tensorflow"))
         live = (protocol.read(programs.folder(running) / protocol.LIVE) if running else None) or {}
         state = {
             "generation": running.generation if running else None,
             "prepared": prepared_for(self.command, running, prepared),
             "switch": self.switch,
-            "modes": self._modes(live),
+            "modes": modes(programs, live, self._cgroup),
             "not_live": live.get("why") or None,
-            "hook": self._uses_hook(),
+            "hook": uses_hook(programs),
             "saved": self.save_before_stop.report,
             "start": programs.forks.report(),
             "preparation": self.preparation,

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import protocol
-from elastic_tfjob.runtime.programs import Child
-from elastic_tfjob.runtime.protocol import LauncherCommand
 
 MOST_S = 30.0
 """The program may take this long to reach the added workers. Training continues meanwhile."""
@@ -93,16 +91,3 @@ class LiveSwitch:
         """The switch is refused. A request that the program has not answered stays: it asks for the present workers."""
         with contextlib.suppress(OSError):
             os.unlink(self._staged)
-
-
-def prepared_for(
-    command: LauncherCommand | None, running: Child | None, prepared: Child | None
-) -> dict[str, Any] | None:
-    """What the launcher publishes as the program of the coming generation. In mode `live` it is the chief's running
-    one, until its launcher is told to stay: the operator then knows that no switch follows."""
-    live = command if command and command.mode == "live" and command.action in ("prepare", "switch") else None
-    if live and running and running.task.chief and running.generation != live.generation:
-        return {"generation": live.generation, "mode": "live", "state": "ready", "why": ""}
-    if prepared is None:
-        return None
-    return {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why")}

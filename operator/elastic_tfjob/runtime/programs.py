@@ -246,6 +246,7 @@ class Child:
     started_as: int = -1
     before: str = ""  # the folder of the program whose values it may take in memory
     takes_values: bool = False  # it is ready for that
+    checkpoint: int | None = None  # the step of the newest one that it saw while it was prepared
 
     def __post_init__(self) -> None:
         self.started_as = self.generation
@@ -271,7 +272,7 @@ class Programs:
         self.exit_code: int | None = None
         """The exit code of the running program; processes that it left may still be ending."""
         self.forks = Forks(self.command, ARCHIVE, gpu=has_gpu(), disabled=self._read_plain())
-        self._end_forwarded = False  # the running program may have been told to end
+        self._end_forwarded: int | None = None  # the signal by which the running program may have been told to end
         self._crashed_generation: int | None = None  # crashed while it was prepared, and was prepared once more
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -336,6 +337,13 @@ class Programs:
             if child not in self.stopping:
                 self.stopping.append(child)
 
+    def leave(self, now_s: float) -> None:
+        """Stop the running program, and run none from then on."""
+        child, self.running = self.running, None
+        if child is not None:
+            self.stop(child, now_s)
+        self.ended_by = self._end_forwarded  # the container may be ending already
+
     def kill_overdue(self, now_s: float) -> None:
         """Kill the stopping programs whose time is up."""
         for child in self.stopping:
@@ -373,7 +381,7 @@ class Programs:
                     child.kill_at_s = None
             return
         if number in _ENDS:
-            self._end_forwarded = True
+            self._end_forwarded = number
             self._signal_end(self.running, number)
             self._end_server(number)
         else:

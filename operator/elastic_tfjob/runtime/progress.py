@@ -68,10 +68,11 @@ class Progress:
         self._printed_errors: set[str] = set()
         self._rate = 0.0
 
-    def begin(self, step: int, checkpoint: dict[str, Any] | None) -> None:
+    def begin(self, step: int, checkpoint: dict[str, Any] | None, elsewhere: dict[str, Any] | None = None) -> None:
         """Begin at `step`, which is that of `checkpoint` (its marker's content). Counters continue from those of the
-        previous program."""
-        before = (self.path and protocol.read(self.path)) or {}
+        previous program in this pod. `elsewhere`: `step` and `last_step_at` of the previous one, if that was in another
+        pod."""
+        before = (self.path and protocol.read(self.path)) or elsewhere or {}
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             steps, examples = int(before["steps"]), int(before["examples"])
             times, downtimes = before["step_seconds"], before["downtimes"]

@@ -2,16 +2,18 @@
 
     $ELASTIC_TFJOB_DIR/
       launcher.json      launcher: what runs, what is prepared, the switch, CPU and memory of the container
-      committed.json     launcher: the generation and TF_CONFIG that a restarted container continues with
+      committed.json     launcher: the generation and TF_CONFIG that a restarted container continues with, or that it
+                         has left
       imports.json       program: the packages that it has imported, and the variables that these read
       plain.json         launcher: why the next program of the container starts without imports ahead
       progress.json      the program that trains: step, loss, step times, checkpoint
       generation-3/      one generation's program
         imported.json    program: "I have imported ElasticCheckpoint"
         hello.json       program: "I use ElasticCheckpoint", and the variables it set before it imported TensorFlow
-        ready.json       program: "I wait in resume()" (or, as a spare: "TensorFlow is imported")
+        ready.json       program: "I wait in resume()", and the newest checkpoint that it sees (or, as a spare:
+                         "TensorFlow is imported")
         begun.json       a worker's program without parameter servers: "the chief has begun, so have I"
-        go.json          launcher: the barrier of resume() is open
+        go.json          launcher: the barrier of resume() is open; how far the chief came in another pod
         start.json       launcher: the spare may start the user's program, with this TF_CONFIG
         save.json        launcher: "save and wait"; removed: "train on"
         saved.json       program: the answer to save.json
@@ -62,8 +64,8 @@ OFFER, OFFERED, TAKEN, KEPT = (f"{name}.json" for name in ("offer", "offered", "
 ON_CHIEF = "on-chief.json"
 READ_LIMIT, OFFER_LIMIT = 1 << 20, 1 << 24
 """Most bytes of a file that are read, and of an offer."""
-MODES = ("live", "overlap", "spare")
-"""Modes in which a launcher takes part in a resize, best first."""
+MODES = ("live", "overlap", "spare", "leave")
+"""Ways in which a launcher takes part in a resize; `leave` is that of a chief whose next program is in another pod."""
 
 
 def restore_stderr() -> None:
@@ -197,7 +199,8 @@ def _addresses(tf_config: str | None) -> dict[str, list[str]]:
 class LauncherCommand:
     """The content of an annotation of the pod, which the kubelet shows as a file. `tf_config`: of the generation; None
     for the container's own. `timeout_s`: the limit for the save of a switch. `durable`: the switch waits for a
-    checkpoint, values do not go through memory."""
+    checkpoint, values do not go through memory. `old_chief`: for a chief that is prepared in another pod, the address
+    of the exporter in the running one's."""
 
     action: str
     generation: int = 0
@@ -206,6 +209,7 @@ class LauncherCommand:
     timeout_s: float = 120.0
     request: int = 0  # the number of the stop that a `save` is for
     durable: bool = False
+    old_chief: str = ""
 
     @classmethod
     def parse(cls, text: str) -> LauncherCommand:
@@ -225,7 +229,7 @@ class LauncherCommand:
         if tf_config is not None and not isinstance(tf_config, str):
             raise ValueError("tf_config must be a string")
         if raw.get("mode", "overlap") not in MODES:
-            raise ValueError(f"mode is {raw['mode']!r}; it must be live, overlap or spare")
+            raise ValueError(f"mode is {raw['mode']!r}; it must be one of {', '.join(MODES)}")
         return cls(
             raw["action"],
             raw["generation"],
@@ -234,6 +238,7 @@ class LauncherCommand:
             float(raw.get("timeout_s") or 120.0),
             int(raw.get("request") or 0),
             raw.get("durable") is True,
+            raw["old_chief"] if isinstance(raw.get("old_chief"), str) else "",
         )
 
 

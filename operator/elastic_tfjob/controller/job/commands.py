@@ -40,13 +40,16 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
     if not ctx.launcher:
         return commands
     pods = ctx.by_role
-    order: SharedCommand | None = None
+    shared: SharedCommand | None = None
     space = " " * (int(log2(max(1.0, 2 * ctx.elapsed_s / _NUDGE_S))) % 2)
     for role in roles:
         pod = pods.get(role)
         if pod is None or pod.terminating or pod.stopped_by_us:
             continue
-        order = order or SharedCommand.of(ctx, action, coming)
+        if coming is not None and role == ctx.chief and ctx.chief_moves:
+            order = SharedCommand.to_leave(ctx, action, coming)
+        else:
+            order = shared = shared or SharedCommand.of(ctx, action, coming)
         wanted = order.kept(role)
         if pod.command.rstrip() != wanted:
             commands[role] = order.text(role)
@@ -80,9 +83,16 @@ class SharedCommand:
         mode: Mode = coming.mode if coming else "overlap"
         request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
         durable = True if coming is not None and ctx.elasticity.durable_switch else None
-        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request, durable)
+        chief = ctx.chief_pod if coming is not None and action == "switch" and ctx.chief_moves else None
+        old_chief = chief.status_address if chief is not None else None
+        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request, durable, old_chief)
         local = ctx.sizes.is_local(size.replicas)
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
+
+    @classmethod
+    def to_leave(cls, ctx: ReconcileContext, action: Action, coming: Next) -> "SharedCommand":
+        """Returns the command to a chief whose next program is in another pod."""
+        return cls(Command(coming.generation, action, None, "leave", ctx.timeouts.checkpoint_s), None)
 
     def text(self, role: Role) -> str:
         """Returns a pod's command."""

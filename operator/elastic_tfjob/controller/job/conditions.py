@@ -80,7 +80,10 @@ def _worker_0_completed(ctx: ReconcileContext) -> bool:
     """Whether worker 0 has ended by itself: a program that is stopped may end with 0 without having finished its
     work."""
     return any(
-        pod.index == 0 and pod.phase == "Succeeded" and pod.exit_code == 0 and not leaves(ctx, "Worker", pod)
+        ctx.task("Worker", pod) == 0
+        and pod.phase == "Succeeded"
+        and pod.exit_code == 0
+        and not leaves(ctx, "Worker", pod)
         for pod in ctx.of_type("Worker")
     )
 

@@ -180,8 +180,18 @@ class ReconcileContext:
 
     @property
     def chief(self) -> Role:
-        """The replica that leads the training."""
-        return chief_of(self.declared)
+        """The replica that leads the training at the present size."""
+        return chief_of(self.declared, self.state)
+
+    @property
+    def coming_chief(self) -> Role:
+        """The replica that will lead it at the coming size: another one if it moves."""
+        return chief_of(self.declared, self.coming)
+
+    @property
+    def chief_moves(self) -> bool:
+        """Whether the chief is prepared in another pod."""
+        return self.coming.mode != "recreate" and self.coming_chief != self.chief
 
     @property
     def chief_pod(self) -> Pod | None:

@@ -137,7 +137,7 @@ def render_pod(
     template = copy.deepcopy(replica.template)
     metadata = template.get("metadata") or {}
     labels = (metadata.get("labels") or {}) | replica_labels(job.name, replica_type, index)
-    if _is_master(spec, replica_type, index):
+    if _is_master(spec, replica_type, configs.task(replica_type, index) if configs is not None else index):
         labels[JOB_ROLE_LABEL] = "master"
     pod_spec: dict[str, Any] = template.get("spec") or {}
     # ExitCode is the operator's policy, not the kubelet's: the kubelet must leave the container stopped, so that the
@@ -213,10 +213,13 @@ class TFConfigs:
         self._shared = orjson.dumps(shared).decode()
         self._head = f'{{"cluster":{self._shared},"task":'
 
+    def task(self, replica_type: str, index: int) -> int:
+        """Returns the task of the pod with this index."""
+        return self._tasks[replica_type][index] if replica_type in self._tasks else index
+
     def parts(self, replica_type: str, index: int) -> tuple[str, str]:
         """Returns the text for the pod with this index in two parts: the part common to all replicas, and the rest."""
-        kind = replica_type.lower()
-        index = self._tasks[replica_type][index] if replica_type in self._tasks else index
+        kind, index = replica_type.lower(), self.task(replica_type, index)
         task = orjson.dumps({"type": kind, "index": index}).decode()
         if not self._sparse:
             return self._head, f'{task},"environment":"cloud"}}'
@@ -260,10 +263,10 @@ class PodsBySize:
         return self._configs[key]
 
 
-def _is_master(spec: TFJobSpec, replica_type: str, index: int) -> bool:
+def _is_master(spec: TFJobSpec, replica_type: str, task: int) -> bool:
     if spec.has_chief:
         return replica_type in ("Chief", "Master")
-    return replica_type == "Worker" and index == 0
+    return replica_type == "Worker" and task == 0
 
 
 def _trainer(containers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -347,9 +350,11 @@ def _port(replica: ReplicaSpec) -> int:
     return trainer_port({"ports": _ports(replica)})
 
 
-def chief_of(spec: TFJobSpec) -> Role:
-    """Returns the replica that leads the training: the chief or master, else the first worker."""
-    return next(((name, 0) for name in ("Chief", "Master") if name in spec.tf_replica_specs), ("Worker", 0))
+def chief_of(spec: TFJobSpec, size: StoredState | Next | None = None) -> Role:
+    """Returns the replica that leads the training of a size: the chief or master, else the first worker. Without a
+    size, its pod has the index 0."""
+    name = next((name for name in ("Chief", "Master") if name in spec.tf_replica_specs), "Worker")
+    return name, next(iter(size.pods(name) if size is not None else ()), 0)
 
 
 def roles_of(size: StoredState | Next) -> list[Role]:

@@ -40,9 +40,7 @@ def choose_mode(
     it. The mode is None if it is not known yet; the text is then what is waited for. `moving` replicas get a second pod
     beside theirs if these pods can be `numbered`. Without `live`, that mode was tried before."""
     chief, report = ctx.by_role.get(ctx.chief), ctx.report(ctx.chief)
-    if any(each.role == ctx.chief for each in moving):
-        # The chief alone decides the switch, and cannot hand that over to another pod.
-        return "recreate", f"{describe_role(ctx.chief)} is the chief, and it moves to another node"
+    chief_moves = any(each.role == ctx.chief for each in moving)
     if ctx.target is not None and ctx.target.cause == "notice":
         return "recreate", "the node is taken away before new pods could be ready"
     if not numbered:
@@ -71,11 +69,13 @@ def choose_mode(
         return "recreate", "its new pods fit only after old pods have ended"
     if not report.modes and report.at - report.first_step_at < _MODES_S:
         return None, f"waiting until the launcher of {describe_role(ctx.chief)} reports its modes"
+    if chief_moves and "leave" not in report.modes:
+        return "recreate", f"{describe_role(ctx.chief)} moves, and its launcher is older than that"
     roles = roles_of(ctx.current)
     reports = [found for role in roles if (found := ctx.report(role)) is not None]
     offered = set.intersection(*(set(each.modes) for each in reports))
     why_not_live = ""
-    if live and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
+    if live and not chief_moves and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
         may = not needs_accelerator(ctx.declared)
         if may and "live" in report.modes:
             # A pod of an older operator would replace its program, so all must be heard.
@@ -92,11 +92,13 @@ def choose_mode(
     overlap = overlap and not needs_accelerator(ctx.declared)
     deaths = known_deaths(ctx)
     if deaths is None:
-        return "overlap" if overlap else "spare" if "spare" in offered else "recreate", why_not_live
+        spare = "spare" in offered and not chief_moves  # a new pod has nothing to gain by it
+        return "overlap" if overlap else "spare" if spare else "recreate", why_not_live
     failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths.too_many(mode)]
     if overlap and "overlap" not in failed_modes:
         return "overlap", why_not_live
-    left: Mode = "spare" if "spare" in offered and "spare" not in failed_modes else "recreate"
+    spare = "spare" in offered and "spare" not in failed_modes and not chief_moves
+    left: Mode = "spare" if spare else "recreate"
     deaths_text = f"in mode {' and '.join(failed_modes)}, {MOST_DEATHS} programs failed to start beside the running one"
     return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
 
@@ -286,7 +288,8 @@ def _prepared(ctx: ReconcileContext, role: Role) -> Prepared | None:
     report = ctx.report(role)
     prepared = report.prepared if report is not None else None
     coming = ctx.coming
-    same = prepared is not None and (prepared.generation, prepared.mode) == (coming.generation, coming.mode)
+    mode = "leave" if role == ctx.chief and ctx.chief_moves else coming.mode
+    same = prepared is not None and (prepared.generation, prepared.mode) == (coming.generation, mode)
     return prepared if same else None
 
 
@@ -312,6 +315,16 @@ def is_prepared(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's program of the coming size is ready."""
     prepared = _prepared(ctx, role)
     return role in ctx.by_role and prepared is not None and prepared.state == "ready"
+
+
+def misses_checkpoints(ctx: ReconcileContext) -> str:
+    """Returns that the chief's next pod sees no checkpoint, while the present one has saved some; else empty."""
+    report, prepared = ctx.chief_report, _prepared(ctx, ctx.coming_chief)
+    saved = report.checkpoint if report is not None else None
+    if not ctx.chief_moves or saved is None or prepared is None or prepared.checkpoint is not None:
+        return ""
+    before, after = describe_role(ctx.chief), describe_role(ctx.coming_chief)
+    return f"{after} sees none of the checkpoints of {before}: they must be on a volume that all nodes share"
 
 
 def is_preparing(ctx: ReconcileContext, role: Role) -> bool:

@@ -30,16 +30,13 @@ from typing import Final
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands, send_commands
 from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_PER_PASS, ReconcileContext
+from elastic_tfjob.controller.job.follow_target import admit, follow_target, size_of
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import (
-    coming_indexes,
     describe_change,
-    describe_cpu,
     describe_role,
     describe_stay,
-    moves,
     on_one_line,
-    taken_over,
 )
 from elastic_tfjob.controller.job.pods import Role, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.job.prepare import (
@@ -56,170 +53,17 @@ from elastic_tfjob.controller.job.prepare import (
     known_deaths,
     lost_replica,
     may_hand_over,
+    misses_checkpoints,
     never_begins,
     refused_a_node,
     reports_no_steps,
     runs_a_program,
     templates_digest,
 )
-from elastic_tfjob.controller.model.annotations import resized, simplest
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.state import PREEMPT, Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
-from elastic_tfjob.controller.model.target import Cpu, Target, words
-from elastic_tfjob.scheduling.plan import cause_of
-from elastic_tfjob.scheduling.reasons import added
-
-# -- A job that is not rescaling, and its target: what it adopts at once, and what begins a rescale --------------------
-
-# A new operator has asked each pod once after this time; only then does it report that it waits for a pod's answer.
-_LISTENED_S: Final = 5.0
-
-
-def admit(ctx: ReconcileContext) -> StoredState:
-    """A waiting job starts with its target's size; without one it keeps waiting, with the target's reason."""
-    state, target = ctx.current, ctx.target
-    ctx.wanted, ctx.hold = {}, True
-    if target is None or not target.replicas:
-        reason = target.reason if target is not None else "waiting for the first scheduling round"
-        if target is not None and str(reason) != str(state.reason):
-            ctx.event("Normal", "Waiting", str(reason))
-        return replace(state, reason=reason)
-    ctx.event("Normal", "Admitted", f"Starts with {words(target.replicas)}: {target.reason}")
-    cause = cause_of({}, target.replicas, moved=False, stopped=state.stop is not None)
-    ctx.count("starts", label=cause)
-    return replace(
-        state,
-        phase="Stable",
-        generation=target.generation,
-        replicas=target.replicas,
-        nodes=target.nodes,
-        cpu=target.cpu,
-        since=ctx.now_text,
-        reason=target.reason,
-        next=None,
-        indexes={},
-        injection=injection_when_started(state.injection),
-    )
-
-
-def follow_target(ctx: ReconcileContext) -> StoredState:
-    """A Stable job adopts new nodes or CPU at once, and begins a rescale to reach a new size."""
-    state, target = ctx.current, ctx.target
-    ctx.wanted = pods_of(state)
-    ctx.send(run_commands(ctx))
-    if state.stop is not None:
-        late = ctx.unheard_s > ctx.timeouts.hook_s or (not ctx.launcher and all_run(ctx))
-        if stopping.resumed(ctx, state.stop, late=late):
-            ctx.look_again(0.0)
-            return replace(state, stop=None)
-    if target is None or target.generation < state.generation:
-        # The target is older than the job's return to its present size.
-        return state
-    tried = state.refused.generation if state.refused is not None else -1
-    newer = target.generation > max(state.generation, tried)
-    moving = moves(state, target, ctx.by_role) if newer and (ctx.elastic or ctx.stoppable) else ()
-    same = target.replicas == state.replicas
-    if same and not moving:
-        # The pods are not on the nodes of a move that was refused.
-        return state if state.refused is not None and target.generation == tried else _adopt(ctx, target)
-    if not same and not ctx.elastic and target.replicas == ctx.declared_counts:
-        return _as_declared(ctx, target)
-    may = ctx.elastic or (ctx.stoppable and (same or not target.replicas))
-    if not may or target.generation <= max(state.generation, tried):
-        return state
-    replaced = taken_over(state, target, ctx.by_role)
-    indexes = coming_indexes(ctx.job.name, state, target.replicas, moving, replaced)
-    mode, why = choose_mode(ctx, moving, numbered=indexes is not None) if target.replicas else ("recreate", "")
-    change = describe_change(state.replicas, target.replicas, moving)
-    if mode is None:
-        if ctx.listened_s >= _LISTENED_S:
-            ctx.event("Normal", "RescalePending", f"{change}: {why}")
-        ctx.look_again(1.0)
-        return state
-    died = mode not in ("live", "overlap") and known_deaths(ctx) is not None
-    coming = Next(
-        generation=target.generation,
-        slot=state.slot if mode in ("live", "recreate") else 1 - state.slot,
-        mode=mode,
-        replicas=target.replicas,
-        before=state.replicas,
-        nodes=target.nodes,
-        cpu=target.cpu,
-        reason=added(target.reason, also=why) if died and why else target.reason,
-        # When all pods are recreated, they are renumbered.
-        indexes=indexes or {} if mode != "recreate" else {},
-        restarts=ctx.restarts if mode != "recreate" else 0,
-    )
-    if mode == "recreate" and target.replicas:
-        # Once the first pod has ended nothing trains, so the API server is asked now whether it would refuse any pod of
-        # the new size.
-        answer = ctx.admission.get(target.generation)
-        if answer is None:
-            ctx.tries = size_of(state, coming)
-            ctx.look_again(0.0)
-            return state
-        if answer:
-            return _not_admitted(ctx, target, answer)
-    begun = replace(
-        state,
-        phase="Recreating" if mode == "recreate" else "Preparing",
-        since=ctx.now_text,
-        next=coming,
-        causes={**state.causes, coming.generation: target.cause} if target.cause else state.causes,
-    )
-    if not target.replicas:
-        stop = stopping.begin(ctx, target.generation, target.cause or PREEMPT, target.reason)
-        return replace(begun, stop=stop)
-    ctx.event("Normal", "Rescaling", f"{change} ({mode}): {target.reason}" + (f"; {why}" if why else ""))
-    return begun
-
-
-def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredState:
-    """The job keeps its size, because the API server would refuse pods of the new one."""
-    state, why = ctx.current, on_one_line(answer)
-    message = describe_stay(state.replicas, target.replicas, f"the API server refuses its pods: {why}")
-    ctx.event("Warning", "RescaleRolledBack", message)
-    cause = target.cause or cause_of(state.replicas, target.replicas, moved=True, stopped=False)
-    ctx.count("roll_backs", label=cause)
-    ctx.look_again(0.0)
-    return replace(state, refused=Refused(target.generation, why, ctx.now_text), reason=why)
-
-
-def size_of(state: StoredState, coming: Next) -> StoredState:
-    """Returns the state of a job that has reached the coming size."""
-    return replace(
-        state,
-        generation=coming.generation,
-        slot=coming.slot,
-        replicas=coming.replicas,
-        nodes=coming.nodes,
-        cpu=coming.cpu,
-        indexes=coming.indexes,
-    )
-
-
-def _as_declared(ctx: ReconcileContext, target: Target) -> StoredState:
-    """A job that is placed but not elastic is scaled by an edit of its spec, as upstream does: pods are added and
-    removed, and the remaining ones get no command."""
-    state = ctx.current
-    indexes = simplest({name: resized(state.pods(name), count) for name, count in target.replicas.items()})
-    change = f"From {words(state.replicas)} to {words(target.replicas)}"
-    ctx.event("Normal", "Scaled", f"{change}, after an edit of the spec: {target.reason}")
-    ctx.look_again(0.0)
-    return replace(state, replicas=target.replicas, nodes=target.nodes, reason=target.reason, indexes=indexes)
-
-
-def _adopt(ctx: ReconcileContext, target: Target) -> StoredState:
-    """Adopts nodes or CPU for the job's present size. This is no rescale, so they apply at once."""
-    state = ctx.current
-    cpu = target.cpu if ctx.elastic else state.cpu
-    if (state.nodes, state.cpu) == (target.nodes, cpu):
-        return state
-    if state.cpu != cpu:
-        ctx.event("Normal", "CPUAdjusted", f"{describe_cpu(cpu) or 'as requested'}: {target.reason}")
-    return replace(state, nodes=target.nodes, cpu=cpu, reason=target.reason)
-
+from elastic_tfjob.controller.model.state import Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
+from elastic_tfjob.controller.model.target import Cpu, words
 
 # Number of container ends, while a size is prepared, after which the size is given up: a single one may be chance.
 _DEATHS: Final = 2
@@ -276,6 +120,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
     # In mode `live` the other programs stay. The chief's takes part, so that its report tells when it has given up.
     changing = [*added, ctx.chief] if coming.mode == "live" else roles_of(coming)
+    if ctx.chief_moves:
+        changing.append(ctx.chief)  # for the same reason
     recipients = added
     if ready_to_begin:
         recipients = [role for role in changing if role not in running or runs_a_program(ctx, role)]
@@ -299,10 +145,17 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         # A prepared program may wait for something that the running one holds, such as a lock. It may also wait for the
         # added pods, so it is blamed only once these run.
         stuck = [role for role in missing if role in running and is_preparing(ctx, role)] if ready_to_begin else []
-        return _roll_back(ctx, f"not ready after {ctx.timeouts.prepare_s:.0f} s: {names}", blamed=stuck)
+        back = _roll_back(ctx, f"not ready after {ctx.timeouts.prepare_s:.0f} s: {names}", blamed=stuck)
+        next_chief = pods.get(ctx.coming_chief)
+        if ctx.chief_moves and (next_chief is None or next_chief.phase != "Running"):
+            # It may wait for a volume that one pod at a time can mount.
+            back = replace(back, next=replace(coming, no_room=True))
+        return back
     if missing:
         return ctx.current
-    chief = pods.get(ctx.chief)
+    if problem := misses_checkpoints(ctx):
+        return _roll_back(ctx, problem)
+    chief = pods.get(ctx.coming_chief)
     ends = chief.last_end if chief is not None else None
     counted = replace(coming, restarts=_restarts(ctx), chief_deaths=ends.deaths if ends is not None else 0)
     prepare_s = ctx.elapsed_s if added else ctx.current.prepare_s
@@ -314,11 +167,14 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     # In mode `overlap` complete programs are ready, so only the chief has to act. In mode `spare` the programs of all
     # replicas start together with the chief's.
     recipients = roles_of(coming) if coming.mode == "spare" else [ctx.chief]
-    ctx.wanted = pods_of_both(ctx.current, coming)
+    if ctx.chief_moves:
+        recipients.append(ctx.coming_chief)
+    # A chief's pod that is gone may have left for the next one: until that is certain, none takes its place.
+    ctx.wanted, ctx.hold = pods_of_both(ctx.current, coming), ctx.chief_moves
     ctx.send(send_commands(ctx, recipients, "switch", coming))
     ctx.look_again(1.0)
     chief, report = ctx.chief_pod, ctx.chief_report
-    if report is not None and report.generation == coming.generation:
+    if _is_committed(ctx):
         return _committed(ctx)
     if chief is not None and fails_for_good(ctx, ctx.chief):
         # It is no longer known whether the chief had committed, and the failure may come from a program that it ran for
@@ -334,12 +190,24 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
             return _fall_back(ctx, report.switch.why)
         if report.switch.state == "refused":
             return _roll_back(ctx, f"no checkpoint: {report.switch.why}")
-        if report.switch.state == "committed":
-            return _committed(ctx)
     # The launcher gives up first; this limit is for a launcher that does not answer.
     if ctx.unheard_s > ctx.timeouts.checkpoint_s + ctx.timeouts.cancel_s:
         return _roll_back(ctx, f"no checkpoint and no answer from {describe_role(ctx.chief)} for {ctx.elapsed_s:.0f} s")
     return ctx.current
+
+
+def _is_committed(ctx: ReconcileContext) -> bool:
+    """Whether the chief's launcher has decided the switch: it runs the coming generation, or it has left for a chief in
+    another pod, which may run already."""
+    reports, coming = (ctx.chief_report, ctx.report(ctx.coming_chief)), ctx.coming.generation
+    return any(
+        report is not None
+        and (
+            report.generation == coming
+            or (report.switch is not None and (report.switch.generation, report.switch.state) == (coming, "committed"))
+        )
+        for report in reports
+    )
 
 
 def _fall_back(ctx: ReconcileContext, why: str) -> StoredState:
@@ -358,12 +226,12 @@ def _rolling_back(ctx: ReconcileContext) -> StoredState:
     chief is deleted without waiting for it: whatever it does, it never trains again."""
     coming, lost = ctx.coming, ctx.lost(ctx.chief)
     # Added pods stay until it is certain whether the switch was committed.
-    ctx.wanted = pods_of_both(ctx.current, coming)
+    ctx.wanted, ctx.hold = pods_of_both(ctx.current, coming), ctx.chief_moves
     ctx.send(send_commands(ctx, [ctx.chief], "run", None))
     ctx.look_again(1.0)
     chief, report = ctx.chief_pod, ctx.chief_report
     gone = chief is None or chief.ended
-    if report is not None and report.generation == coming.generation and not gone:
+    if (ctx.chief_moves or not gone) and _is_committed(ctx):
         return _committed(ctx)
     cancelled = (
         report is not None
@@ -371,7 +239,12 @@ def _rolling_back(ctx: ReconcileContext) -> StoredState:
         and report.prepared is None
         and (report.switch is None or report.switch.state not in ("changing", "saving"))
     )
-    if gone or cancelled or (lost and chief is not None and chief.terminating):
+    gone = gone or (lost and chief is not None and chief.terminating)
+    if gone and ctx.chief_moves and not ctx.lost(ctx.coming_chief) and (pod := ctx.by_role.get(ctx.coming_chief)):
+        # It may have begun by the chief's word. It saves if it has, and ends before the chief's next pod begins.
+        ctx.delete_pods((pod,), mark=True)
+        return ctx.current
+    if gone or cancelled:
         refused = Refused(coming.generation, ctx.current.reason, ctx.now_text, coming.no_room)
         return replace(_enter(ctx, "Stable"), next=None, refused=refused, cpu=_cpu_left(ctx))
     if (lost or ctx.unheard_s > ctx.timeouts.cancel_s) and chief is not None and not chief.terminating:

@@ -259,7 +259,6 @@ class Reports:
         sources = self._sources.setdefault(key, sources)
         for name in [name for name, source in sources.items() if name not in present]:
             self._stop(sources.pop(name))
-        led = any(pod.replica_type in ("chief", "master") for pod in pods)
         for name, pod in present.items():
             source = sources.get(name)
             if source is None or source.pod.uid != pod.uid:
@@ -268,9 +267,7 @@ class Reports:
                 source = sources[name] = _Source(pod)
             ends = pod.lingers and not source.pod.lingers
             source.pod = pod
-            source.chief = (
-                pod.replica_type in ("chief", "master") if led else (pod.replica_type, pod.index) == ("worker", 0)
-            )
+            source.chief = pod.leads
             running = (pod.phase == "Running" or pod.lingers) and bool(pod.ip)
             if running and source.due_s is None:
                 self._counts[key[0]] += 1

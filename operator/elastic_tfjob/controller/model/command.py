@@ -21,19 +21,24 @@ _DIGEST: Final = "blake2b:"
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command to a pod's launcher; see runtime/ for the meaning of each action. `tf_config` is None for a program
-    that gets none. `request` is the stop that a `save` belongs to. `durable`: the switch waits for a checkpoint."""
+    that gets none. `request` is the stop that a `save` belongs to. `durable`: the switch waits for a checkpoint.
+    `leave` is the mode of a chief whose next program is in another pod; `old_chief` is the address at which that pod
+    asks for its status."""
 
     generation: int
     action: Literal["prepare", "switch", "run", "save"]
     tf_config: str | None
-    mode: Mode = "overlap"
+    mode: Mode | Literal["leave"] = "overlap"
     timeout_s: float = 120.0
     request: int | None = None
     durable: bool | None = None
+    old_chief: str | None = None
 
     def to_json(self) -> str:
         """Returns the annotation's text; equal commands have equal texts."""
-        return without_empty(self, "request", "durable", *(("tf_config",) if self.tf_config is None else ()))
+        return without_empty(
+            self, "request", "durable", "old_chief", *(("tf_config",) if self.tf_config is None else ())
+        )
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:

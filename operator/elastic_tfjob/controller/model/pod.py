@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TROUBLES_TEXT, after, cut
-from elastic_tfjob.api.tfjob import CONTAINER, trains_in
+from elastic_tfjob.api.tfjob import CONTAINER, JOB_ROLE_LABEL, trains_in
 from elastic_tfjob.controller.model.affinity import pinned_to
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.model.injection import RESOURCES
@@ -184,7 +184,7 @@ class Pod:
     that the training container alone gives the pod once it has ended for good, Succeeded or Failed; empty before.
     `only_sidecars`: since then only other containers of the user run. `grace_s` is the time in seconds that its
     containers have to end, and `ends_at` the time (RFC 3339) by which a pod that is being deleted has to be gone, else
-    empty. `unreachable`: Kubernetes no longer hears from its node."""
+    empty. `unreachable`: Kubernetes no longer hears from its node. `leads`: by its label, it leads the training."""
 
     namespace: str
     name: str
@@ -223,6 +223,7 @@ class Pod:
     grace_s: int = GRACE_S
     ends_at: str = ""
     unreachable: bool = False
+    leads: bool = False
 
     @classmethod
     @readable
@@ -268,6 +269,7 @@ class Pod:
                 ),
                 "",
             ),
+            leads=(metadata.get("labels") or {}).get(JOB_ROLE_LABEL) == "master",
             exporter=exporter,
             status_port=_status_port(serves or {}),
             injected=bool(
@@ -291,6 +293,12 @@ class Pod:
     def key(self) -> Key:
         """Namespace and name of the pod's job, by its labels."""
         return self.namespace, self.job
+
+    @property
+    def status_address(self) -> str:
+        """Where the pod serves its status, as host:port; empty if it has no address."""
+        host = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"{host}:{self.status_port}" if host else ""
 
     @property
     def ended(self) -> bool:

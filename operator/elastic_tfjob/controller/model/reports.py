@@ -59,6 +59,8 @@ class Prepared:
     """progress of the preparation"""
     why: str = ""
     """why the preparation failed"""
+    checkpoint: int | None = None
+    """step of the newest checkpoint that it sees; `null` if there is none, or it is not the chief's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ class Report:
     launcher: bool = False
     """whether the pod has a launcher"""
     modes: tuple[str, ...] = ()
-    """modes by which the pod can be rescaled now: `live`, `overlap`, `spare`; empty if only `recreate` is possible"""
+    """modes by which the pod can be rescaled now: `live`, `overlap`, `spare`, and `leave` if its program leads and the
+    next one can be in another pod; empty if only `recreate` is possible"""
     not_live: str = ""
     """why the workers of the chief's program cannot change while it trains, else `null`"""
     prepared: Prepared | None = None
@@ -302,6 +305,7 @@ def _prepared(raw: Fields | None) -> Prepared | None:
         raw.text("mode", MAX_WORD),
         cast("PreparedState", raw.word("state", get_args(PreparedState))),
         raw.text("why"),
+        raw.integer("checkpoint", MAX_STEPS),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from elastic_tfjob.api.reading import UnknownWord
 from elastic_tfjob.api.tfjob import TFJobSpec
-from elastic_tfjob.controller.job.pods import chief_of, roles_of
+from elastic_tfjob.controller.job.pods import chief_of, general_name, roles_of
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_ANNOTATION
 from elastic_tfjob.controller.model.cluster import KubeNode
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources
@@ -271,7 +271,9 @@ class _Observed:
     @property
     def report(self) -> Report | None:
         """The chief's last report."""
-        return self.reports.get(_pod_name(self.job, self.request.spec)) if self.reports else None
+        if not self.reports:
+            return None
+        return self.reports.get(general_name(self.job.name, *chief_of(self.request.spec, self.state)))
 
     @property
     def same_target(self) -> JobView | None:
@@ -436,11 +438,6 @@ def _begun(job: TFJob, state: StoredState | None, record: UsageRecord, phase: co
     if state is not None and state.phase == "Waiting" and state.since:
         return seconds(state.since) or now_s
     return seconds(job.created) or now_s
-
-
-def _pod_name(job: TFJob, spec: TFJobSpec) -> str:
-    name, index = chief_of(spec)
-    return f"{job.name}-{name.lower()}-{index}"
 
 
 def _written(job: TFJob, spec: TFJobSpec, before: JobView | None) -> tuple[Target | None, StoredState | None]:

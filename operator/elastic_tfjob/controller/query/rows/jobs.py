@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from elastic_tfjob.api.reading import MAX_WORD, after, cut
 from elastic_tfjob.api.words import JOB_STATES, JobState, ReasonCode
+from elastic_tfjob.controller.job.pods import chief_of, general_name
 from elastic_tfjob.controller.model.deadline_status import NoticesSent, Verdict, deadline_of
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.kueue import Growth
@@ -103,6 +104,12 @@ class ReadJob:
     record: UsageRecord
     problems: tuple[str, ...]
     growth: Growth | None = None
+
+    @property
+    def chief(self) -> str:
+        """The name of the pod that leads the training."""
+        role = chief_of(self.request.spec, self.state) if self.request is not None else ("Worker", 0)
+        return general_name(self.job.name, *role)
 
 
 def see(job: TFJob, before: JobRequest | None = None) -> ReadJob:

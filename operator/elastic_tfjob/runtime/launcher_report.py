@@ -1,0 +1,56 @@
+"""What a launcher reports about its programs: whether they use the hook, the rescale modes, and what is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elastic_tfjob.runtime import preload, protocol
+from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, has_gpu
+from elastic_tfjob.runtime.protocol import LauncherCommand
+
+
+def uses_hook(programs: Programs) -> bool | None:
+    """Whether the running program, if it trains, has constructed ElasticCheckpoint: see docs/elastic.md."""
+    child = programs.running
+    if child is None or child.hook is None or not child.task.trains:
+        return None
+    imported = (programs.folder(child) / protocol.IMPORTED).exists()
+    return child.hook.uses_hook(programs.said_hello(child), imported)
+
+
+def modes(programs: Programs, live: Mapping[str, Any], usage: Mapping[str, Any]) -> list[str]:
+    """The rescale modes that this pod can do now. A program that trains must use ElasticCheckpoint: otherwise its next
+    generation would train beside it instead of waiting. `live`: what it reports about mode `live`. `usage`: of the
+    container."""
+    running, gpu = programs.running, has_gpu()
+    if running is not None and running.task.trains and not programs.said_hello(running):
+        return []
+    found = []
+    if running is not None and not gpu and (not running.task.trains or live.get("able") is True):
+        found.append("live")
+    used, limit = usage.get("anonymous_bytes"), usage.get("limit_bytes")
+    two_fit = not used or not limit or (programs.prepared is not None) or 2 * used <= limit
+    if two_fit and not gpu:
+        found.append("overlap")
+    if preload.spare_command(programs.command, ARCHIVE):
+        found.append("spare")
+    if running is not None and running.task.chief:
+        found.append("leave")
+    return found
+
+
+def prepared_for(
+    command: LauncherCommand | None, running: Child | None, prepared: Child | None
+) -> dict[str, Any] | None:
+    """What the launcher publishes as the program of the coming generation. Where none is prepared in the chief's pod
+    (it changes its workers, or leaves), it is the running one, until its launcher is told to stay: the operator then
+    knows that no switch follows."""
+    told = (
+        command if command and command.mode in ("live", "leave") and command.action in ("prepare", "switch") else None
+    )
+    if told and running and running.task.chief and running.generation != told.generation:
+        return {"generation": told.generation, "mode": told.mode, "state": "ready", "why": ""}
+    if prepared is None:
+        return None
+    return {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why", "checkpoint")}
