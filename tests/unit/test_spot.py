@@ -280,7 +280,17 @@ def test_a_job_moves_if_there_is_time_and_room() -> None:
     assert world.state.prepare_s is not None
 
 
-def test_the_leaders_node_is_left_by_a_restart() -> None:
+def test_the_leader_moves_if_there_is_time() -> None:
+    world = World("n2", "n2", n1=2, n2=9)
+    world.run(20)
+    world.take_away("n1", 110)
+    world.run(30)
+    assert set(world.on().values()) == {"n2"}
+    assert (world.state.phase, world.state.history[-1].mode) == ("Stable", "overlap")
+    assert world.state.indexes == {CHIEF: (1,), PS: (1,)}
+
+
+def test_without_time_the_leaders_node_is_left_by_a_restart() -> None:
     world = World("n2", "n2", n1=2, n2=9)
     world.run(20)
     world.take_away("n1", 30)

@@ -169,7 +169,7 @@ VERBS: Final[Mapping[str, Both]] = {
         "pods of a lost node are recreated on another one", "from the last checkpoint, after `--restart-pause`"
     ),
     "move": Both(
-        "a new pod on the new node, live, by overlap or spare; the chief by recreate", "after `--migrate-pause`"
+        "a new pod on the new node, live, by overlap or spare; the chief by overlap", "after `--migrate-pause`"
     ),
     "remember": Both("annotation target, with the job's change or alone", "at once"),
     "give up": Both(

@@ -1,8 +1,8 @@
 """Which nodes a placement tries first: leaders and parameter servers on nodes that stay, no replica on nodes that may
 be removed soon.
 
-A job survives the loss of a worker by shrinking in a moment. A leader or a parameter server that loses its node costs a
-restart of all replicas.
+A job survives the loss of a worker by shrinking in a moment. A leader or a parameter server that loses its node without
+enough notice costs a restart of all replicas.
 """
 
 from collections.abc import Iterator

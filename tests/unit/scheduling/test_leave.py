@@ -88,10 +88,11 @@ def test_parameter_servers_shrink_away_too() -> None:
     assert "gone" not in found.nodes[PS]
 
 
-def test_the_leader_restarts_elsewhere_at_once() -> None:
-    found = change(elastic("gone", "n", "n"), [node("n", cpus=2), node("m", cpus=1)], 110)
+@pytest.mark.parametrize(("left_s", "cause"), [(110, "repair"), (50, "notice")])
+def test_the_leader_moves_if_there_is_time_and_restarts_elsewhere_if_not(left_s: float, cause: str) -> None:
+    found = change(elastic("gone", "n", "n"), [node("n", cpus=2), node("m", cpus=1)], left_s)
     assert found is not None
-    assert (found.nodes, found.cause) == ({WORKER: ("m", "n", "n")}, "notice")
+    assert (found.nodes, found.cause) == ({WORKER: ("m", "n", "n")}, cause)
 
 
 def test_the_leader_takes_the_room_of_another_replica() -> None:

@@ -76,8 +76,8 @@ class ProfileReload:
 
 
 def _live(configuration: Configuration) -> Profile:
-    # With `repack` a resize could move running replicas. A move is a rescale, and a move of the chief recreates all
-    # pods: a resize must not cost that.
+    # With `repack` a resize could move running replicas. A move is a rescale, and a move of the chief pauses for a
+    # checkpoint: a resize must not cost that.
     with blamed_on(configuration.profile):
         return replace(build(configuration.profile, configuration.parameters), repack=False)
 

@@ -2,8 +2,8 @@
 
 A notice gives two minutes or 15 seconds. Shrinking takes a moment, as the replicas that stay fork their next program,
 or keep theirs if only workers leave. A move, and the shrinking of a program that cannot be forked, takes as long as a
-replica needs to start and prepare. The leader hands nothing over: to leave its node, the job saves and all its replicas
-restart. So does a job whose bounds allow no fewer replicas, if there is no time to move.
+replica needs to start and prepare. If there is no time to move the leader, the job saves and all its replicas restart.
+So does a job whose bounds allow no fewer replicas, if there is no time to move.
 """
 
 from collections.abc import Collection, Mapping
@@ -66,19 +66,18 @@ def leave(round_: Round, job: Job, wanted: Counts, lost: Collection[str], left_s
 
 def _leave(round_: Round, job: Job, wanted: Counts, lost: Collection[str], left_s: float) -> None:
     why = Reason("taken-away", {"nodes": tuple(sorted(lost)), "left_s": round(left_s)})
-    lead = job.spec.leader
-    if (job.placement.get(lead) or ("",))[0] not in lost:
-        takes_s = PREPARE_S if job.prepare_s is None else job.prepare_s
-        in_time = left_s >= takes_s + LAST_CHANCE_S
-        if in_time and round_.set_size(job, wanted, why, "repair"):
-            return
-        if (fewer := _without(job, lost)) is not None:
-            another_s = SWITCH_S + (FORK_S if job.warm_start else takes_s)
-            quick = left_s >= (LIVE_S if changes_live(job, counts_of(fewer)) else another_s)
-            round_.assign(job, fewer, added(why, fewer=True) if in_time else why, "repair" if quick else "notice")
-            return
-        if in_time and _elsewhere(round_, job, wanted, why, "repair"):
-            return
+    stays = (job.placement.get(job.spec.leader) or ("",))[0] not in lost
+    takes_s = PREPARE_S if job.prepare_s is None else job.prepare_s
+    in_time = left_s >= takes_s + LAST_CHANCE_S
+    if in_time and round_.set_size(job, wanted, why, "repair"):
+        return
+    if stays and (fewer := _without(job, lost)) is not None:
+        another_s = SWITCH_S + (FORK_S if job.warm_start else takes_s)
+        quick = left_s >= (LIVE_S if changes_live(job, counts_of(fewer)) else another_s)
+        round_.assign(job, fewer, added(why, fewer=True) if in_time else why, "repair" if quick else "notice")
+        return
+    if in_time and _elsewhere(round_, job, wanted, why, "repair"):
+        return
     if not _elsewhere(round_, job, wanted, why, "notice") and left_s <= LAST_CHANCE_S:
         round_.stop(job, why, "notice")
 
