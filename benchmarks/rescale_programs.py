@@ -62,9 +62,14 @@ class Kind:
         return {"Worker": self.worker, **({"PS": self.ps} if any(self.ps) else {})}
 
     @property
+    def moves(self) -> bool:
+        """Whether the job is moved, as its size cannot change."""
+        return all(low == high for low, high in self.sizes.values())
+
+    @property
     def profile(self) -> str:
         """Under `fixed` a job whose size cannot change is upstream's, and is not moved either."""
-        return "fixed" if any(low != high for low, high in self.sizes.values()) else "fifo"
+        return "fifo" if self.moves else "fixed"
 
     def round(self) -> list[tuple[str, int]]:
         """Each type goes up, then down. The number that it has already stands for a move."""
@@ -214,7 +219,10 @@ class Subject(Trainee):
 def measure(cluster: Cluster, name: str, times: int, tell: Callable[[Change], None]) -> None:
     """`times` rounds of a kind; each change is told as soon as it is measured."""
     kind = KINDS[name]
-    with place(cluster, f"rescale-{name}") as (jobs, folder), followed(jobs, kind.leader) as (lines, annotations):
+    with (
+        place(cluster, f"rescale-{name}") as (jobs, folder),
+        followed(jobs, kind.leader, moves=kind.moves) as (lines, annotations),
+    ):
         size = {type_: low for type_, (low, _) in kind.sizes.items()}
         subject = Subject(jobs, lines, annotations, sorted(cluster.workers()), size)
         jobs.apply(kind.manifest(jobs.namespace))

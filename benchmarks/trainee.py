@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -157,11 +158,15 @@ def place(cluster: Cluster, name: str) -> Iterator[tuple[Jobs, Path]]:
 
 
 @contextmanager
-def followed(jobs: Jobs, leader: str = CHIEF) -> Iterator[tuple[Lines, Annotations]]:
-    """What the pod that leads the job reports, and what the operator says of it."""
+def followed(jobs: Jobs, leader: str = CHIEF, *, moves: bool = False) -> Iterator[tuple[Lines, Annotations]]:
+    """What the pod that leads the job reports, and what the operator says of it. `moves`: the leader goes to and fro
+    between two pods."""
     where = jobs.cluster, jobs.namespace
-    with Lines(*where, leader) as lines, Annotations(*where, NAME) as annotations:
-        yield lines, annotations
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(Lines(*where, leader))
+        if moves:
+            stack.enter_context(Lines(*where, f"{leader[:-1]}1", beside=lines))
+        yield lines, stack.enter_context(Annotations(*where, NAME))
 
 
 def trains(lines: Lines, folder: Path) -> None:

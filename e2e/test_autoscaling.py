@@ -71,22 +71,23 @@ def test_a_job_starts_small_and_grows_when_a_node_joins(jobs: Jobs) -> None:
 
 
 def test_replicas_leave_a_node_that_karpenter_drains(jobs: Jobs) -> None:
-    """By its taint and no cordon."""
+    """By its taint and no cordon. All replicas are on it, the chief as well."""
     jobs.apply(elastic(jobs, "drained", steps=1800, annotations=moves.ONE_SIZE))
-    with Lines(jobs.cluster, jobs.namespace, "drained-chief-0") as lines:
+    pods = [(jobs.cluster, jobs.namespace, f"drained-chief-{index}") for index in range(2)]
+    with Lines(*pods[0]) as lines, Lines(*pods[1], beside=lines):
         wait_for_step(lines, 60, 400)
-        home = at(jobs, "drained-chief-0")
-        away = other_node(jobs, home)
+        here = at(jobs, "drained-chief-0")
+        there = other_node(jobs, here)
         for kind in ("Worker", "PS"):
-            if at(jobs, f"drained-{kind.lower()}-0") == home:
-                moved(jobs, "drained", kind, away)
+            if at(jobs, f"drained-{kind.lower()}-0") != here:
+                moved(jobs, "drained", kind, here)
         generation = state(jobs, "drained")["generation"]
-        jobs.cluster.kubectl("taint", "node", away, TAINT)
+        jobs.cluster.kubectl("taint", "node", here, TAINT)
         try:
-            for kind in ("Worker", "PS"):
-                moves.arrived(jobs, "drained", kind, [home], generation + 1)
+            for kind in ("Worker", "PS", "Chief"):
+                moves.arrived(jobs, "drained", kind, [there], generation + 1)
         finally:
-            jobs.cluster.kubectl("taint", "node", away, f"{TAINT}-")
+            jobs.cluster.kubectl("taint", "node", here, f"{TAINT}-")
         assert set(history(jobs, "drained")) <= {("live", 0), ("overlap", 0)}
         assert finished(jobs, "drained", lines, seconds=900).content["accuracy"] >= RIGHT
     assert lost_steps(lines) == 0

@@ -122,7 +122,7 @@ class Pretended:
         (kind,) = (k for k, names in target["nodes"].items() if names != self.target["nodes"][k])
         self.leaving = next(name for name in self.pods if f"-{kind.lower()}-" in name)
         (node,) = target["nodes"][kind]
-        if self.leaving == self.leader:  # it is made anew, with its name
+        if self.leaving == self.leader and self.mode == "recreate":  # it is made anew, with its name
             self.pods[self.leader], self.leaving = node, ""
         else:
             self.pods[f"{self.leaving[:-1]}{1 - int(self.leaving[-1])}"] = node
@@ -156,14 +156,16 @@ class Pretended:
         self.state = {**self.state, "phase": "Stable", "generation": generation, "history": history}
         self.step -= self.loses
         self.resumed_at, self.switched_at = self.step, self.next_at
+        if self.leaving == self.leader:
+            self.leader = next(n for n in self.pods if n != self.leaving and n[:-1] == self.leaving[:-1])
         self.next_at += PAUSE_S
 
 
 class Seen(Lines):
     """What the pod that leads a pretended job reports."""
 
-    def __init__(self, cluster: Pretended, _: str, pod: str) -> None:
-        self.seen, self.pod = cluster.lines, pod
+    def __init__(self, cluster: Pretended, _: str, pod: str, *, beside: Lines | None = None) -> None:
+        self.seen, self._pod = cluster.lines, pod
 
     def __enter__(self) -> "Seen":
         return self

@@ -29,20 +29,17 @@ def run(cluster: Pretended, count: int) -> list[Move]:
     return done
 
 
-def test_a_worker_and_a_ps_go_to_and_fro(clock: Clock) -> None:
+def test_a_worker_a_ps_and_the_chief_go_to_and_fro(clock: Clock) -> None:
     cluster = Pretended(clock)
     done = run(cluster, 2)
-    assert [each.type for each in done] == ["Worker", "PS"] * 2
+    assert [each.type for each in done] == ["Worker", "PS", "Chief"] * 2
     assert {(each.downtime_s, each.steps_lost) for each in done} == {(PAUSE_S, 0)}
     assert all(PREPARES_S - 0.5 <= each.prepare_s <= PREPARES_S + 0.5 for each in done)
     written = [json.loads(words[-1].partition("=")[2]) for words in cluster.asked if "annotate" in words]
-    assert [target["nodes"]["Worker"] + target["nodes"]["PS"] for target in written] == [
-        ["a", "a"],
-        ["a", "b"],
-        ["b", "b"],
-        ["b", "a"],
-    ]
-    assert written[-1]["nodes"]["Chief"] == ["a"]
+    where = ["".join(target["nodes"][kind][0] for kind in ("Worker", "PS", "Chief")) for target in written]
+    assert where == ["aaa", "aba", "abb", "bbb", "bab", "baa"]
+    assert cluster.leader == "subject-chief-0"
+    assert {line.pod for line in cluster.lines} == {"subject-chief-0", "subject-chief-1"}
 
 
 def test_the_benchmark_deletes_its_namespace(clock: Clock) -> None:

@@ -1,5 +1,6 @@
 """TFJobs that train for real, as manifests, and what their programs report."""
 
+import bisect
 import json
 import subprocess
 import threading
@@ -171,18 +172,24 @@ class Annotations(_Followed):
 
 class Lines(_Followed):
     """What the pod `pod` of a namespace reports, followed from one pod of that name to the next; a context manager.
+    `beside`: the lines of another pod, to which this one's are added (a chief that moves goes to and fro between two).
 
     Seconds are the nodes' own, which on kind are those of this machine: no clock is compared with another.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, pod: str) -> None:
-        self.seen: list[Line] = []
-        self.pod = pod
+    def __init__(self, cluster: Cluster, namespace: str, pod: str, *, beside: "Lines | None" = None) -> None:
+        self.seen: list[Line] = beside.seen if beside is not None else []
+        self._pod, self._last = pod, 0.0
         super().__init__(
             cluster.command(
                 f"--namespace={namespace}", "logs", "--follow", "--timestamps", "--container=tensorflow", pod
             )
         )
+
+    @property
+    def pod(self) -> str:
+        """The pod that has reported last."""
+        return self.seen[-1].pod if self.seen else self._pod
 
     def stop(self) -> None:
         """The pod is gone: what it has reported is read to its end, and no other of its name is waited for."""
@@ -204,8 +211,9 @@ class Lines(_Followed):
         except ValueError:
             return
         # A stream that is attached anew begins with what was seen before.
-        if "step" in content and (not self.seen or at > self.seen[-1].at):
-            self.seen.append(Line(at, self.pod, content))
+        if "step" in content and at > self._last:
+            self._last = at
+            bisect.insort(self.seen, Line(at, self._pod, content), key=lambda line: line.at)
 
 
 def unix(stamp: str) -> float:

@@ -87,8 +87,8 @@ def _is_free(round_: Round, name: str) -> bool:
 
 
 def _by_cost(round_: Round, nodes: list[Node], on: Mapping[str, Mapping[str, Counts]]) -> Iterator[str]:
-    """The nodes that all replicas can leave, by replicas to move for the price; those of leaders last, because a leader's
-    move pauses training for a checkpoint."""
+    """The nodes that all replicas can leave, by replicas to move for the price; those of leaders last, because the move
+    of a leader pauses training for a checkpoint."""
     costs = []
     for node in nodes:
         there = on.get(node.name, {})
