@@ -400,6 +400,36 @@ def test_an_unreadable_checkpoint_is_not_deleted(tmp_path: Path) -> None:
     assert names(tmp_path) == {"elastic-20", "elastic-25", "elastic-40", "elastic-55"}
 
 
+def test_a_checkpoint_of_another_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may show it late. One that never comes is an error: training does not start over."""
+    train(tmp_path / "late", 20)
+    job, _ = elastic(tmp_path / "seen")
+    saved = checkpoints_of(job)
+    threading.Timer(0.3, (tmp_path / "late").rename, [tmp_path / "seen"]).start()
+    saved.wait_for(20)
+    assert saved.compare() == 20
+    monkeypatch.setattr(checkpoints, "VISIBLE_S", 0.2)
+    with pytest.raises(
+        RuntimeError, match=r"saved step 21, which is not in .*: the directory must be on a volume that"
+    ):
+        saved.wait_for(21)
+
+
+def test_a_chief_in_another_pod_continues_the_figures(tmp_path: Path, launched: Path) -> None:
+    """Its own pod has none: what the one before did is in the file that opens the barrier."""
+    train(tmp_path, 20)
+    (launched.parent / protocol.PROGRESS).unlink()
+    go = {"generation": 3, "old_chief": {"step": 20, "last_step_at": time.time() - 5, "checkpoint": 20}}
+    protocol.write(launched / protocol.GO, go)
+    job, _ = elastic(tmp_path)
+    assert job.resume() == 20
+    job.step(21)
+    job.progress.write()
+    told = protocol.read(launched.parent / protocol.PROGRESS) or {}
+    assert 5 <= told["downtime_s"] < 60
+    assert (told["lost_steps"], told["resumed_step"]) == (0, 20)
+
+
 def test_a_new_checkpoint_is_kept_even_below_higher_steps(tmp_path: Path) -> None:
     train(tmp_path, 100)
     job, _ = elastic(tmp_path)
