@@ -43,18 +43,21 @@ REPLICAS = {"Chief": 1, "PS": 1, "Worker": 1}
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One replica that has gone to another node; seconds."""
+    """One replica that has gone to another node; seconds. `training_lost_s`: see harness/rescale_cost.py."""
 
     type: str
     downtime_s: float
     prepare_s: float
     steps_lost: int
+    training_lost_s: float = 0.0
 
 
-def manifest(folder: str) -> Object:
-    """The job that is moved about. No profile changes its size: that would be measured, too."""
-    arguments = (f"--steps={ENDLESS}", *DIGITS)
-    return training(NAME, replicas=REPLICAS, arguments=arguments, annotations=ONE_SIZE, folder=folder)
+def manifest(folder: str, megabytes: int = 0) -> Object:
+    """The job that is moved about, with so much more in variables. No profile changes its size: that would be measured,
+    too."""
+    arguments = (f"--steps={ENDLESS}", *DIGITS, *((f"--embedding-mb={megabytes}",) if megabytes else ()))
+    memory = f"{2 + 4 * megabytes // 1024}Gi"
+    return training(NAME, replicas=REPLICAS, arguments=arguments, annotations=ONE_SIZE, folder=folder, memory=memory)
 
 
 def moved(trainee: Trainee, kind: str, nodes: Sequence[str]) -> Move:
@@ -72,7 +75,7 @@ def moved(trainee: Trainee, kind: str, nodes: Sequence[str]) -> Move:
     done = trainee.state()["history"][-1]
     if done["generation"] != target["generation"] or done["mode"] not in ("live", "overlap"):
         raise AssertionError(f"{cost.change}: not moved beside the running program, but {done}")
-    return Move(kind, cost.downtime_s, cost.prepare_s, cost.lost_steps)
+    return Move(kind, cost.downtime_s, cost.prepare_s, cost.lost_steps, cost.training_lost_s)
 
 
 def measure(trainee: Trainee, nodes: Sequence[str], count: int, tell: Callable[[Move], None]) -> None:
@@ -97,7 +100,7 @@ def write(output: Path, moves: Sequence[Move]) -> None:
 
 
 def table(moves: Sequence[Move]) -> Table:
-    columns = ("type", "n", "p50 s", "p90 s", "longest s", "prepare p50 s", "steps lost")
+    columns = ("type", "n", "p50 s", "p90 s", "longest s", "prepare p50 s", "training lost p50 s", "steps lost")
     made = result_table("Training stops for so long when a replica goes to another node", columns)
     for kind, pause in results(moves)["by_type"].items():
         own = [each for each in moves if each.type == kind]
@@ -108,22 +111,30 @@ def table(moves: Sequence[Move]) -> Table:
             f"{pause['p90']:.2f}",
             f"{max(each.downtime_s for each in own):.2f}",
             f"{percentile([each.prepare_s for each in own], 50):.1f}",
+            f"{percentile([each.training_lost_s for each in own], 50):.1f}",
             str(sum(each.steps_lost for each in own)),
         )
     return made
 
 
-def run(cluster: Cluster, count: int, tell: Callable[[Move], None]) -> None:
+def run(cluster: Cluster, count: int, tell: Callable[[Move], None], megabytes: int = 0) -> None:
     with place(cluster, "moves") as (jobs, folder), followed(jobs, moves=True) as (lines, annotations):
-        jobs.apply(manifest(jobs.namespace))
+        jobs.apply(manifest(jobs.namespace, megabytes))
         trains(lines, folder)
         measure(Trainee(jobs, lines, annotations), sorted(cluster.workers()), count, tell)
 
 
 @click.command()
 @click.option("--count", type=click.IntRange(min=1), default=10, show_default=True, help="Moves of each type.")
+@click.option(
+    "--megabytes",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Size of an embedding on the parameter server, beside the digits model.",
+)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/moves.json"), show_default=True)
-def main(*, count: int, output: Path) -> None:
+def main(*, count: int, megabytes: int, output: Path) -> None:
     """Measure how long training stops when a worker, a parameter server or the chief of a running TFJob moves.
 
     It makes the kind cluster and deploys the operator where they are not there yet, which takes minutes; then each move
@@ -133,6 +144,7 @@ def main(*, count: int, output: Path) -> None:
     \b
     Example:
       bench_moves.py --count 2
+      bench_moves.py --megabytes 128 --output build/bench/moves-128.json
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     cluster = deploy.deploy()
@@ -144,12 +156,13 @@ def main(*, count: int, output: Path) -> None:
         write(output, done)
         console.print(
             f"  {len(done)}/{len(TYPES) * count}, {each.type}: {each.downtime_s:.2f} s, prepared in "
-            f"{each.prepare_s:.1f} s, {each.steps_lost} steps lost, {time.monotonic() - begin:.0f} s so far"
+            f"{each.prepare_s:.1f} s, {each.training_lost_s:.1f} s of training lost, {each.steps_lost} steps lost, "
+            f"{time.monotonic() - begin:.0f} s so far"
         )
 
     problem = ""
     try:
-        run(cluster, count, tell)
+        run(cluster, count, tell, megabytes)
     except AssertionError as error:  # what was measured before counts
         problem = str(error)
     if done:

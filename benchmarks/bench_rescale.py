@@ -90,6 +90,12 @@ MODELS = {
     # 1 GB of them; not measured unless asked for
     "huge": Model(("--report-every=1", UNEVALUATED, "--embedding-mb=1024"), (3, 4), (2, 3), "6Gi"),
 }
+PACED = ("--report-every=1", "--at-most=40")
+"""Steps per second that leave the nodes CPU to spare. The others train as fast as the machine allows."""
+MODELS |= {
+    f"{name}-paced": Model((*MODELS[name].arguments, *PACED), MODELS[name].ps, MODELS[name].worker, MODELS[name].memory)
+    for name in ("digits", "large")
+}
 USUAL = ("digits", "large")
 
 

@@ -133,7 +133,13 @@ MOVES = [Move("Worker", 0.2, 12.0, 0), Move("PS", 0.5, 14.0, 0), Move("Worker", 
 def test_the_file_has_each_move_and_the_percentiles_by_type(tmp_path: Path) -> None:
     bench_moves.write(tmp_path / "new" / "moves.json", MOVES)
     found = json.loads((tmp_path / "new" / "moves.json").read_text())
-    assert found["moves"][0] == {"type": "Worker", "downtime_s": 0.2, "prepare_s": 12.0, "steps_lost": 0}
+    assert found["moves"][0] == {
+        "type": "Worker",
+        "downtime_s": 0.2,
+        "prepare_s": 12.0,
+        "steps_lost": 0,
+        "training_lost_s": 0.0,
+    }
     assert found["by_type"] == {
         "Worker": {"p50": 0.3, "p90": 0.38, "n": 2},
         "PS": {"p50": 0.5, "p90": 0.5, "n": 1},
@@ -145,14 +151,14 @@ def test_the_table() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(bench_moves.table(MOVES))
     rows = [line.replace("│", " ").split() for line in console.export_text().splitlines()]
-    assert ["Worker", "2", "0.30", "0.38", "0.40", "12.5", "5"] in rows
-    assert ["PS", "1", "0.50", "0.50", "0.50", "14.0", "0"] in rows
+    assert ["Worker", "2", "0.30", "0.38", "0.40", "12.5", "0.0", "5"] in rows
+    assert ["PS", "1", "0.50", "0.50", "0.50", "14.0", "0.0", "0"] in rows
 
 
 def test_a_benchmark_that_fails_reports_the_problem_and_its_results_so_far(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def breaks(_: object, __: int, tell: Any) -> None:
+    def breaks(_: object, __: int, tell: Any, ___: int) -> None:
         tell(MOVES[0])
         raise AssertionError("after 400 s no step")
 
