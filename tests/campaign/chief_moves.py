@@ -69,9 +69,27 @@ async def _no_room_to_save(world: World) -> None:
 async def _not_shared(world: World) -> None:
     """The next chief sees none of the checkpoints: the old one trains on."""
     await train_placed(world)
+    await world.until(lambda: world.training().checkpoint > 0)
     world.training().shared = False
     await move(world, kind="Chief", task=0, refused=True)
     await asyncio.sleep(5)
+
+
+async def _hidden(world: World) -> None:
+    """The next chief does not see the last checkpoint: it ends, and the job returns to its nodes."""
+    await train_placed(world)
+    world.oracles.exact = False
+    aim(world, kind="Chief", task=0)
+    await world.until(lambda: world.state().get("phase") == "Checkpointing")
+    world.training().shared = False
+    await world.until(lambda: world.state().get("phase") == "Recreating", _AGAIN_S)
+    world.training().shared = True
+
+    def back() -> bool:
+        state = world.state()
+        return state["phase"] == "Stable" and world.trains(state["generation"])
+
+    await world.until(back, _AGAIN_S)
 
 
 async def _container_ends(world: World) -> None:
@@ -121,6 +139,7 @@ CHIEF_MOVES: Final = (
     Scenario("chief-moves-drained", _drained, either=True, configuration=KIPS),
     Scenario("chief-moves-no-room-to-save", _no_room_to_save, either=True, configuration=KIPS),
     Scenario("chief-moves-not-shared", _not_shared, configuration=KIPS),
+    Scenario("chief-moves-hidden", _hidden, fragile=True, either=True, configuration=KIPS),
     Scenario("chief-moves-container-ends", _container_ends, fragile=True, either=True, configuration=KIPS),
     Scenario("chief-moves-next-ends", _next_ends, fragile=True, either=True, configuration=KIPS),
     Scenario("chief-moves-evicted", _evicted, fragile=True, either=True, configuration=KIPS),

@@ -72,6 +72,7 @@ class Cluster:
     _lost: set[str] = field(default_factory=set)
     """Nodes without power."""
     _pods: dict[str, _Running] = field(default_factory=dict)
+    _addresses: int = 0
     _unbound: dict[str, tuple[str, str]] = field(default_factory=dict)
     _look: asyncio.TimerHandle | None = None
 
@@ -335,7 +336,9 @@ class Cluster:
             self.loop, self.random, pod, training=training, files=running.files, over=over, ask=self._ask
         )
         running.files = container.files
-        running.ip = running.ip or f"10.0.{len(self._pods) >> 8}.{len(self._pods) & 255}"
+        if not running.ip:
+            self._addresses += 1
+            running.ip = f"10.0.{self._addresses >> 8}.{self._addresses & 255}"
         if running.pending is not None:
             container.command(running.pending)
         self._set_status(running, phase="Running", podIP=running.ip, containerStatuses=[_running(running)])

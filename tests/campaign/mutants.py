@@ -222,8 +222,8 @@ MUTANTS: Final = {
         Mutant(
             "next-chief-is-forgotten",
             "controller.job.rescale",
-            "if gone and ctx.chief_moves and not ctx.lost(ctx.coming_chief)",
-            "if gone and ctx.chief_moves and ctx.lost(ctx.coming_chief)",
+            "if gone and ctx.chief_moves and (pod :=",
+            "if False and ctx.chief_moves and (pod :=",
             "a rollback does not wait for the end of the next chief, which may train",
             "simulation",
             ("chief-moves-evicted",),

@@ -186,7 +186,8 @@ class Program:
         if given and not self.pending and not self._kept():
             self._after(_PEERS_S, self._begin)
             return
-        if self.task.chief and self._workers == training.dies_with:
+        needs = ((self._read("go") or {}).get("old_chief") or {}).get("checkpoint") or 0
+        if self.task.chief and (self._workers == training.dies_with or (needs and not training.shared)):
             self.exit(1)
             return
         self.state = "training"
@@ -238,9 +239,9 @@ class Program:
         self.first_step_at = wall()
         before = self.container.progress or (self._read("go") or {}).get("old_chief")
         if before:
-            if before["last_step_at"] is not None:
+            if before.get("last_step_at") is not None:
                 self.downtime_s = max(0.0, self.first_step_at - before["last_step_at"])
-            if before["step"] is not None:
+            if before.get("step") is not None:
                 self.lost_steps = max(0, before["step"] - self.base)
         self.report()
         if self._read("save") is not None:  # it was asked for before there was anything to save
@@ -295,11 +296,7 @@ class Program:
     def _note(self) -> None:
         """Keep what it has done: the interval's checkpoint, how far it came."""
         if self.state == "training" and self.task.chief:
-            step = self.step
-            self.training.reached = step
-            if self.training.saves and not self.pending:
-                due = self.base + (step - self.base) // _CHECKPOINT_STEPS * _CHECKPOINT_STEPS
-                self.training.checkpoint = max(self.training.checkpoint, due)
+            self.training.reached = self.step
             self.report()
 
     def _save(self, step: int) -> None:
@@ -412,6 +409,9 @@ class Program:
         if not self.task.chief or not self.training.hook or self.state in ("importing", "spare", "waiting"):
             return
         step = self.step
+        if self.state == "training" and self.training.saves and not self.pending:
+            due = self.base + (step - self.base) // _CHECKPOINT_STEPS * _CHECKPOINT_STEPS
+            self.training.checkpoint = max(self.training.checkpoint, due)
         before = self.container.progress
         made = self.first_step_at is not None
         last = self.since + (step - self.base) * STEP_S if self.state == "training" else None

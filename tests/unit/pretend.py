@@ -516,10 +516,11 @@ class Cluster:
             restarts=0,
             troubles=(),
             cpu=cpu_of(body["spec"]),
+            leads=labels.get("training.kubeflow.org/job-role") == "master",
             pinned=pinned_to(body["spec"]),
             command=metadata.get("annotations", {}).get(f"{PREFIX}command", ""),
         )
-        self.launchers[name] = Launcher(labels.get("training.kubeflow.org/job-role") == "master")
+        self.launchers[name] = Launcher(self.pods[name].leads)
 
     # The rest of the world
 

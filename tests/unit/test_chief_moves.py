@@ -8,7 +8,7 @@ import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import ReconcileSettings
-from elastic_tfjob.controller.model.reports import Prepared, Report
+from elastic_tfjob.controller.model.reports import MemoryUse, Prepared, Report
 from unit.pretend import Cluster
 from unit.test_moves import aim, placed, tasks
 
@@ -211,25 +211,55 @@ def test_a_chief_that_has_left_is_believed() -> None:
     _is_whole(cluster)
 
 
-def test_it_sees_none_of_the_checkpoints() -> None:
-    """A volume of one node: the chief would start at step 0 there."""
+@pytest.mark.parametrize(("sees", "words"), [(None, "none of the checkpoints"), (50, "only step 50")])
+def test_it_does_not_see_the_checkpoints(sees: int | None, words: str) -> None:
+    """A volume of one node, perhaps with older ones: the chief would start there again."""
     cluster = moved(checkpoint=100)
     cluster.until("Preparing")
     cluster.run(1)
-    cluster.launchers["j-chief-1"].checkpoint = None
-    run(cluster)
+    cluster.launchers["j-chief-1"].checkpoint = sees
+    run(cluster, 90)
     assert cluster.running == {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
-    assert "chief-1 sees none of the checkpoints of chief-0: they must be on a volume that all nodes share" in str(
-        cluster.events
-    )
-    cluster.launchers["j-chief-0"].checkpoint = 100
+    assert f"chief-1 sees {words} of chief-0, which has saved step 100" in str(cluster.events)
     aim(cluster, 2, Chief=("d",))
     run(cluster)
     assert set(cluster.running.values()) == {2}
 
 
-def test_a_volume_that_one_pod_at_a_time_can_mount() -> None:
-    """The next attempt ends the old chief's pod first."""
+def test_a_file_system_shows_the_checkpoints_late() -> None:
+    cluster = moved(checkpoint=100)
+    cluster.until("Preparing")
+    cluster.run(1)
+    chief = cluster.launchers["j-chief-1"]
+    chief.checkpoint = 50
+    run(cluster, 30)
+    assert (cluster.state.phase, chief.prepared) == ("Preparing", Prepared(1, "overlap", "ready", checkpoint=50))
+    chief.prepared = Prepared(1, "overlap", "ready", checkpoint=100)
+    run(cluster)
+    assert set(cluster.running.values()) == {1}
+
+
+def test_it_goes_on_from_what_was_saved() -> None:
+    """Its pod is told that with each command until it has made a step, also one that is made anew."""
+    cluster = moved(reachable=False, checkpoint=100)
+    cluster.hangs.add(1)
+    cluster.until("Switching")
+    cluster.reconcile()
+    assert orjson.loads(cluster.pods["j-chief-1"].command)["saved"] == 100
+    assert "saved" not in cluster.pods["j-ps-0"].command
+    cluster.kill("j-chief-1")
+    cluster.checkpoint = None
+    cluster.run(1)  # the old one's pod ends first
+    cluster.reconcile()
+    assert orjson.loads(cluster.pods["j-chief-1"].command)["saved"] == 100
+    cluster.hangs.clear()
+    run(cluster)
+    assert "saved" not in cluster.pods["j-chief-1"].command
+    _is_whole(cluster)
+
+
+def test_a_volume_that_one_node_at_a_time_can_mount() -> None:
+    """From then on the old chief's pod ends first."""
     cluster = moved()
     cluster.until("Preparing")
     cluster.reconcile()
@@ -240,10 +270,149 @@ def test_a_volume_that_one_pod_at_a_time_can_mount() -> None:
         cluster.now += timedelta(seconds=1)
     run(cluster)
     assert "not ready after 300 s: chief-1" in str(cluster.events)
+    for generation, node in ((2, "d"), (3, "c")):
+        aim(cluster, generation, Chief=(node,))
+        run(cluster, 60)
+        assert cluster.state.history[-1].mode == "recreate"
+        assert set(cluster.running.values()) == {generation}
+    assert "the next pod of chief-0 did not start beside it, perhaps for its volume" in str(cluster.events)
+    aim(cluster, 4, Chief=("c",), Worker=("a", "c"))
+    run(cluster)
+    assert cluster.state.history[-1].mode == "overlap"
+
+
+def slow(cluster: Cluster, grace_s: int = 10) -> None:
+    """Pods take so long to end, and train meanwhile."""
+    tick, left = cluster.tick, dict[str, int]()
+
+    def later(seconds: float = 1.0) -> None:
+        ending = {name: pod for name, pod in cluster.pods.items() if pod.terminating}
+        kept = {}
+        for name, pod in ending.items():
+            left[pod.uid] = left.get(pod.uid, grace_s) - 1
+            if left[pod.uid] > 0:
+                kept[name] = cluster.pods.pop(name), cluster.launchers.pop(name)
+        tick(seconds)
+        for name, (pod, launcher) in kept.items():
+            cluster.pods[name], cluster.launchers[name] = pod, launcher
+
+    cluster.tick = later  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["suspended", "state-lost"])
+def test_a_job_that_starts_over_waits_for_the_chief_that_ends(how: str) -> None:
+    """Its pod has another name than the first one."""
+    cluster = moved()
+    run(cluster)
+    assert trains(cluster) == ["j-chief-1"]
+    slow(cluster)
+    if how == "suspended":
+        cluster.spec = {"runPolicy": {"suspend": True}}
+        run(cluster, 2)
+        cluster.spec = {}
+    else:
+        del cluster.annotations[f"{PREFIX}state"]
+    aim(cluster, 2, Chief=("c",))
+    run(cluster, 60)
+    _is_whole(cluster)
+    assert trains(cluster) == ["j-chief-0"]
+
+
+def _ahead(cluster: Cluster) -> None:
+    """The pods act before the operator hears of either: the old chief has left, and the next one trains."""
+    cluster.until("Checkpointing")
+    cluster.reconcile()
+    while trains(cluster) != ["j-chief-1"]:
+        cluster.tick()
+
+
+def test_the_next_chief_is_lost_and_the_old_one_gone() -> None:
+    """It may train where nobody hears it: no other pod leads until it is gone."""
+    cluster = moved()
+    _ahead(cluster)
+    lost = cluster.pods["j-chief-1"]
+    cluster.pods["j-chief-1"] = replace(lost, unreachable=True)
+    cluster.kill("j-chief-0")
+    heard, tick = cluster.reports, cluster.tick
+
+    def reports() -> dict[str, Report]:
+        return {name: each for name, each in heard().items() if cluster.pods[name].uid != lost.uid}
+
+    def stays(seconds: float = 1.0) -> None:
+        pod, launcher = cluster.pods.pop("j-chief-1"), cluster.launchers.pop("j-chief-1")
+        tick(seconds)
+        cluster.pods["j-chief-1"], cluster.launchers["j-chief-1"] = pod, launcher
+
+    cluster.reports, cluster.tick = reports, stays  # type: ignore[method-assign]
+    run(cluster, 150)
+    assert cluster.state.phase == "RollingBack"
+    cluster.tick = tick  # type: ignore[method-assign]
+    cluster.kill("j-chief-1")
+    run(cluster, 60)
+    _is_whole(cluster)
+
+
+@pytest.mark.parametrize("how", ["gone", "failed"])
+def test_a_new_operator_hears_the_next_chief_first(how: str) -> None:
+    """The old one has left and is gone; that is no reason to end the next one."""
+    cluster = moved()
+    _ahead(cluster)
+    uid = cluster.pods["j-chief-1"].uid
+    if how == "gone":
+        cluster.kill("j-chief-0")
+    else:
+        cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], phase="Failed", exit_code=1)
+    cluster.listens_since, cluster.deaf = cluster.now, True
+    cluster.run(2, seconds=0.1)
+    cluster.deaf = False
+    run(cluster, 60)
+    assert (cluster.state.generation, cluster.pods["j-chief-1"].uid) == (1, uid)
+
+
+def test_the_old_chiefs_pod_cannot_end() -> None:
+    """Its node has no power since the drain. Further moves take other indexes."""
+    cluster = moved()
+    cluster.until("Switching")
+    cluster.reconcile()
+    tick = cluster.tick
+
+    def stays(seconds: float = 1.0) -> None:
+        pod, launcher = cluster.pods.pop("j-chief-0"), cluster.launchers.pop("j-chief-0")
+        tick(seconds)
+        cluster.pods["j-chief-0"], cluster.launchers["j-chief-0"] = replace(pod, unreachable=True), launcher
+
+    cluster.tick = stays  # type: ignore[method-assign]
+    run(cluster, 60)
     aim(cluster, 2, Chief=("d",))
     run(cluster, 60)
-    assert cluster.state.history[-1].mode == "recreate"
-    assert cluster.running == {"chief-0": 2, "ps-0": 2, "worker-0": 2, "worker-1": 2}
+    assert (cluster.state.generation, cluster.state.indexes) == (2, {"Chief": (2,)})
+
+
+def test_memory_for_a_second_program_is_not_needed_where_none_starts() -> None:
+    cluster = moved()
+    heard = cluster.reports
+    full = {"memory": MemoryUse(700, 1000), "modes": ("leave",)}
+
+    def reports() -> dict[str, Report]:
+        return {name: replace(each, **full) if name == "j-chief-0" else each for name, each in heard().items()}  # type: ignore[arg-type]
+
+    cluster.reports = reports  # type: ignore[method-assign]
+    run(cluster)
+    assert cluster.state.history[-1].mode == "overlap"
+
+
+@pytest.mark.parametrize("policy", ["None", "Running", "All"])
+def test_the_job_ends_while_the_next_chief_is_prepared(policy: str) -> None:
+    cluster = placed(spec={"runPolicy": {"cleanPodPolicy": policy}})
+    aim(cluster, 1, Chief=("c",))
+    cluster.until("Preparing")
+    run(cluster, 3)
+    cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], phase="Succeeded", exit_code=0)
+    cluster.launchers["j-chief-0"].generation = None
+    run(cluster, 20)
+    assert cluster.status["conditions"][-1]["type"] == "Succeeded"
+    assert "j-chief-1" not in cluster.pods
+    assert ("j-ps-0" in cluster.pods) == (policy == "None")
 
 
 def test_an_older_launcher_does_not_leave() -> None:

@@ -37,8 +37,8 @@ from elastic_tfjob.runtime.protocol import brief, some
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
 _FILE = re.compile(r"elastic-(\d+)(\..+|_temp.*)")
-VISIBLE_S = 30.0
-"""Seconds until a checkpoint of another machine is seen, at most: a client of NFS may keep a listing for so long."""
+VISIBLE_S = 90.0
+"""Seconds until a checkpoint of another machine is seen, at most: a client of NFS keeps a listing for a minute."""
 _SEEN_S = 0.05
 _RETRY_WAITS_S = (0.1, 0.3, 1.0, 3.0)
 """Waits before each further attempt to read."""
@@ -532,6 +532,13 @@ class Checkpoints:
         except Exception as error:
             print(f"cannot compare the program with {self.directory}: {error}", file=sys.stderr, flush=True)
         return int(newest[0]["step"]) if newest else None
+
+    def newest_step(self) -> int | None:
+        """The step of the newest complete checkpoint of this job; None if there is none, or none can be read."""
+        with contextlib.suppress(Exception):
+            path = self.newest()
+            return int(path.rpartition("-")[2]) if path else None
+        return None
 
     def wait_for(self, step: int) -> None:
         """Wait until a checkpoint of this step, or a newer one, is in the directory: another machine has written it,

@@ -76,6 +76,8 @@ def needs_barrier(tf: Any, strategy: Any) -> bool:
 
 
 _POLL_S = 0.005
+_LOOK_S = 5.0
+"""How often a prepared program looks for newer checkpoints, to report that it sees them."""
 _FIRST_CHECKPOINT_S = 5.0
 """The first checkpoint is due this soon after training begins, whatever the interval. It shows whether saving works,
 and makes parameter servers connect to the chief. At SIGTERM they could not: a pod that is ending has no name."""
@@ -418,8 +420,12 @@ class ElasticCheckpoint:
         for the chief, which knows first. `newest`: the step of the newest checkpoint."""
         if self._hello.must_wait():
             self._hello.report_ready(self._hand_over.readiness, newest)
+            looked_s = time.monotonic()
             while (self._start_barrier is None or self.task.chief) and self._hello.must_wait():
                 time.sleep(_POLL_S)
+                if self._checkpoints is not None and time.monotonic() - looked_s >= _LOOK_S:
+                    looked_s = time.monotonic()
+                    self._hello.report_ready(self._hand_over.readiness, self._checkpoints.newest_step())
         if self._start_barrier is not None:
             self._start_barrier.sum(0)
             if self._hello.must_wait():  # the chief's launcher has decided; this worker's launcher learns it here

@@ -27,11 +27,11 @@ from typing import Any
 from elastic_tfjob.runtime import cgroup, preload, processes, protocol
 from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.command_file import CommandFile
-from elastic_tfjob.runtime.launcher_report import modes, prepared_for, uses_hook
+from elastic_tfjob.runtime.launcher_report import committed, decision, modes, prepared_for, uses_hook
 from elastic_tfjob.runtime.leaving import LeavingProgram
 from elastic_tfjob.runtime.live_switch import LiveSwitch
-from elastic_tfjob.runtime.moved_chief import OldChief, has_left, write_left
-from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens
+from elastic_tfjob.runtime.moved_chief import OldChief, has_left, progress_of, still_needed, write_left
+from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens, opening
 from elastic_tfjob.runtime.protocol import LauncherCommand
 
 IDLE_POLL_S, POLL_S, SAVING_POLL_S = 1.0, 0.05, 0.005
@@ -122,23 +122,24 @@ class Launcher:
     def _start_first(self) -> None:
         """Start what the container ran before its restart, or the commanded generation, or generation 0."""
         self._read_command()
-        committed = protocol.read(self.directory / protocol.COMMITTED)
+        stored = protocol.read(self.directory / protocol.COMMITTED)
         command = self.command
-        if committed is not None and isinstance(committed.get("generation"), int):
-            self.switch, self._has_left = committed.get("switch"), has_left(committed)
+        if stored is not None and isinstance(stored.get("generation"), int):
+            self.switch, self._has_left = stored.get("switch"), has_left(stored)
             if self._has_left:
                 return
-            if not (command and command.action == "run" and command.generation != committed["generation"]):
-                self._start_running(committed["generation"], committed.get("tf_config"))
+            if not (command and command.action == "run" and command.generation != stored["generation"]):
+                old_chief = still_needed(stored, protocol.read(self.directory / protocol.PROGRESS))
+                self._start_running(stored["generation"], stored.get("tf_config"), old_chief)
                 return
         if command is None or command.action == "stop":
             self._start_running(0, self.tf_config)
         elif command.action in ("run", "save"):
-            self._start_running(command.generation, self._tf_config_of(command))
+            self._start_running(command.generation, self._tf_config_of(command), progress_of(command))
         # else: a new pod, whose program is prepared and waits
 
-    def _start_running(self, generation: int, tf_config: str | None) -> None:
-        child = Child(generation, tf_config, state="running")
+    def _start_running(self, generation: int, tf_config: str | None, old_chief: dict[str, Any] | None = None) -> None:
+        child = Child(generation, tf_config, state="running", old_chief=old_chief or {})
         self.programs.running = child
         with contextlib.suppress(OSError):
             self._write_committed()
@@ -235,7 +236,7 @@ class Launcher:
             if running is not None and running.task.chief:
                 self._switch(command, now_s)  # the chief's launcher decides the switch, and only after a save
             else:
-                self._commit(now_s)
+                self._commit(now_s, old_chief=progress_of(command, self._old_chief))
         elif running is not None and self._continues(running, command):
             self._continue_as(running, command.generation, self._tf_config_of(command))
             with contextlib.suppress(OSError):  # a restarted container gets the command again
@@ -301,9 +302,12 @@ class Launcher:
     def _watch_prepared(self, now_s: float) -> None:
         """Notice when the prepared program is ready, or hangs."""
         programs, child = self.programs, self.programs.prepared
-        if child is None or child.state != "starting" or not child.pid:
+        if child is None or not child.pid:
             return
         waits = protocol.read(programs.folder(child) / protocol.READY)
+        child.checkpoint = (waits or {}).get("checkpoint")
+        if child.state != "starting":
+            return
         if not child.has_program:
             ready = waits is not None and bool(waits.get("spare"))
         elif child.task.trains:
@@ -321,7 +325,6 @@ class Launcher:
                 "hand_over": (waits or {}).get("hand_over"),
             }
             child.takes_values = bool((self.preparation["hand_over"] or {}).get("able"))
-            child.checkpoint = (waits or {}).get("checkpoint")
             if child.checks_fork:
                 programs.forks.resolve_suspicion(works_without_fork=True)
             self._log(f"generation {child.generation} is ready")
@@ -347,7 +350,7 @@ class Launcher:
         if old is None or old.address != command.old_chief:
             old = self._old_chief = OldChief(command.old_chief)
         if command.action == "switch" and old.has_left(command.generation, now_s):
-            self._commit(now_s)
+            self._commit(now_s, old_chief=old.progress)
 
     # -- switching while the programs stay: mode `live` ----------------------------------------------------------------
 
@@ -367,7 +370,7 @@ class Launcher:
             self._live = LiveSwitch(
                 self.programs.folder(running),
                 self.directory / protocol.COMMITTED,
-                _committed(coming, _decision(command.generation, "committed")),
+                committed(coming, decision(command.generation, "committed")),
                 workers,
                 before=(running.generation, before),
                 limit_s=command.timeout_s,
@@ -459,29 +462,33 @@ class Launcher:
     def _leave(self, running: Child, now_s: float) -> None:
         """Run no program any more: the next one is in another pod. An OSError changes nothing."""
         assert self.switch is not None
-        decided = _decision(self.switch["generation"], "committed")
-        write_left(self.directory / protocol.COMMITTED, _committed(running, decided))
+        decided = decision(self.switch["generation"], "committed")
+        write_left(self.directory / protocol.COMMITTED, committed(running, decided))
         self._save_id, self.switch, self._has_left = None, decided, True
         self.programs.leave(now_s)
         self._log(f"switch to generation {decided['generation']}: committed, in another pod")
 
-    def _commit(self, now_s: float, given: dict[str, Any] | None = None) -> None:
+    def _commit(
+        self, now_s: float, given: dict[str, Any] | None = None, old_chief: dict[str, Any] | None = None
+    ) -> None:
         """Make the prepared program the running one. Opening its barrier is the point of no return; an OSError before
         that changes nothing. committed.json is written before and only renamed afterwards, so a volume that becomes
-        full in between cannot bring the old generation back. `given`: what the old program gives in memory."""
+        full in between cannot bring the old generation back. `given`: what the old program gives in memory.
+        `old_chief`: how far the chief came in another pod."""
         programs, prepared, old = self.programs, self.programs.prepared, self.programs.running
         assert prepared is not None
+        prepared.old_chief = old_chief or {}
         decided = self.switch
         if self._save_id is not None:
-            decided = {**_decision(prepared.generation, "committed"), "in_memory": given is not None}
-        committed = protocol.stage(self.directory / protocol.COMMITTED, _committed(prepared, decided))
+            decided = {**decision(prepared.generation, "committed"), "in_memory": given is not None}
+        staged = protocol.stage(self.directory / protocol.COMMITTED, committed(prepared, decided))
         try:
             self._open(prepared, given)
         except BaseException:
-            os.unlink(committed)
+            os.unlink(staged)
             raise
         with contextlib.suppress(OSError):
-            os.replace(committed, self.directory / protocol.COMMITTED)
+            os.replace(staged, self.directory / protocol.COMMITTED)
         programs.restore_priority(prepared)  # if it was never seen ready
         programs.running, programs.prepared = prepared, None
         if prepared.stderr is not None:
@@ -508,10 +515,7 @@ class Launcher:
     def _open(self, child: Child, given: dict[str, Any] | None) -> None:
         """Open the barrier of resume(). If the user's program has not been started yet, start it: in the waiting spare,
         or as a new process."""
-        go = {"generation": child.generation, "at": time.time(), "hand_over": given}
-        if self._old_chief is not None:
-            go["old_chief"] = self._old_chief.progress
-        protocol.write(self.programs.folder(child) / protocol.GO, go)
+        protocol.write(self.programs.folder(child) / protocol.GO, opening(child, given))
         if child.has_program:
             return
         if child.pid:
@@ -525,7 +529,7 @@ class Launcher:
         spare.has_program = True
 
     def _decide(self, generation: int, state: str, why: str = "") -> None:
-        self.switch = _decision(generation, state, why)
+        self.switch = decision(generation, state, why)
         self._log(f"switch to generation {generation}: {state} {why}")
 
     def _refuse(self, why: str) -> None:
@@ -581,7 +585,7 @@ class Launcher:
 
     def _write_committed(self) -> None:
         assert self.programs.running is not None
-        protocol.write(self.directory / protocol.COMMITTED, _committed(self.programs.running, self.switch))
+        protocol.write(self.directory / protocol.COMMITTED, committed(self.programs.running, self.switch))
 
     def _log(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -589,12 +593,3 @@ class Launcher:
             mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
             with open(log, mode) as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {line}\n")
-
-
-def _committed(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
-    """What a restarted container continues with."""
-    return {"generation": child.generation, "tf_config": child.tf_config, "switch": switch}
-
-
-def _decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
-    return {"generation": generation, "state": state, "why": why, "at": time.time()}

@@ -1,7 +1,9 @@
-"""What a launcher reports about its programs: whether they use the hook, the rescale modes, and what is prepared."""
+"""What a launcher reports about its programs: whether they use the hook, the rescale modes, what is prepared, and the
+decisions."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,3 +56,14 @@ def prepared_for(
     if prepared is None:
         return None
     return {name: getattr(prepared, name) for name in ("generation", "mode", "state", "why", "checkpoint")}
+
+
+def committed(child: Child, switch: dict[str, Any] | None) -> dict[str, Any]:
+    """The content of `committed.json`: what a restarted container continues with."""
+    content = {"generation": child.generation, "tf_config": child.tf_config, "switch": switch}
+    return {**content, "old_chief": child.old_chief} if child.old_chief else content
+
+
+def decision(generation: int, state: str, why: str = "") -> dict[str, Any]:
+    """What is decided about the switch to a generation."""
+    return {"generation": generation, "state": state, "why": why, "at": time.time()}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import protocol
+from elastic_tfjob.runtime.protocol import LauncherCommand
 
 ANSWER_S, RETRY_S = 0.3, 1.0
 """The time that the exporter has to answer, and the wait after it has not."""
@@ -51,6 +52,24 @@ class OldChief:
         self.progress["checkpoint"] = _within(status, "checkpoint").get("step")
         switch = _within(status, "switch")
         return (switch.get("generation"), switch.get("state")) == (generation, "committed")
+
+
+def progress_of(command: LauncherCommand, old: OldChief | None = None) -> dict[str, Any]:
+    """How far the chief came in its pod before, by that pod's last answer and the operator's command; empty if the
+    chief has not moved."""
+    progress = dict(old.progress) if old is not None else {}
+    seen = progress.get("checkpoint")
+    if command.saved:
+        progress["checkpoint"] = max(command.saved, seen if isinstance(seen, int) else 0)
+    return progress
+
+
+def still_needed(committed: dict[str, Any], progress: dict[str, Any] | None) -> dict[str, Any]:
+    """How far the chief came in its pod before, for a container that restarts before its program has begun there; empty
+    after that, or if the chief has not moved."""
+    found = committed.get("old_chief")
+    begun = progress is not None and progress.get("generation") == committed["generation"]
+    return found if isinstance(found, dict) and not begun else {}
 
 
 def ask(address: str) -> dict[str, Any] | None:

@@ -247,6 +247,7 @@ class Child:
     before: str = ""  # the folder of the program whose values it may take in memory
     takes_values: bool = False  # it is ready for that
     checkpoint: int | None = None  # the step of the newest one that it saw while it was prepared
+    old_chief: dict[str, Any] = field(default_factory=dict)  # how far the chief came in another pod
 
     def __post_init__(self) -> None:
         self.started_as = self.generation
@@ -254,6 +255,11 @@ class Child:
     @property
     def task(self) -> protocol.Task:
         return protocol.Task.of(self.tf_config)
+
+
+def opening(child: Child, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The content of `go.json`. `given`: what the program before gives in memory."""
+    return {"generation": child.generation, "at": time.time(), "hand_over": given, "old_chief": child.old_chief}
 
 
 class Programs:
@@ -288,7 +294,7 @@ class Programs:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)
             if opened:
-                protocol.write(folder / protocol.GO, {"generation": child.generation, "at": time.time()})
+                protocol.write(folder / protocol.GO, opening(child))
         except OSError as error:
             self._log(f"{error}")
         environment[protocol.GENERATION] = str(child.generation)

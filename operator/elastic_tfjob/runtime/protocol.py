@@ -200,7 +200,7 @@ class LauncherCommand:
     """The content of an annotation of the pod, which the kubelet shows as a file. `tf_config`: of the generation; None
     for the container's own. `timeout_s`: the limit for the save of a switch. `durable`: the switch waits for a
     checkpoint, values do not go through memory. `old_chief`: for a chief that is prepared in another pod, the address
-    of the exporter in the running one's."""
+    of the exporter in the running one's, and `saved` the step of that one's last checkpoint."""
 
     action: str
     generation: int = 0
@@ -210,6 +210,7 @@ class LauncherCommand:
     request: int = 0  # the number of the stop that a `save` is for
     durable: bool = False
     old_chief: str = ""
+    saved: int = 0
 
     @classmethod
     def parse(cls, text: str) -> LauncherCommand:
@@ -239,6 +240,7 @@ class LauncherCommand:
             int(raw.get("request") or 0),
             raw.get("durable") is True,
             raw["old_chief"] if isinstance(raw.get("old_chief"), str) else "",
+            int(raw.get("saved") or 0),
         )
 
 

@@ -48,6 +48,8 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
             continue
         if coming is not None and role == ctx.chief and ctx.chief_moves:
             order = SharedCommand.to_leave(ctx, action, coming)
+        elif role == ctx.chief and ctx.saved is not None:
+            order = SharedCommand.of(ctx, action, coming, saved=ctx.saved)
         else:
             order = shared = shared or SharedCommand.of(ctx, action, coming)
         wanted = order.kept(role)
@@ -77,15 +79,27 @@ class SharedCommand:
         self._hashes: dict[str, blake2b] = {}
 
     @classmethod
-    def of(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand":
-        """Returns the command to run the state's size, or to change to the coming one."""
+    def of(
+        cls, ctx: ReconcileContext, action: Action, coming: Next | None, *, saved: int | None = None
+    ) -> "SharedCommand":
+        """Returns the command to run the state's size, or to change to the coming one. `saved`: the step from which a
+        chief that has moved goes on."""
         size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
         request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
         durable = True if coming is not None and ctx.elasticity.durable_switch else None
         chief = ctx.chief_pod if coming is not None and action == "switch" and ctx.chief_moves else None
-        old_chief = chief.status_address if chief is not None else None
-        command = Command(size.generation, action, "", mode, ctx.timeouts.checkpoint_s, request, durable, old_chief)
+        command = Command(
+            size.generation,
+            action,
+            "",
+            mode,
+            ctx.timeouts.checkpoint_s,
+            request,
+            durable,
+            old_chief=chief.status_address if chief is not None else None,
+            saved=saved,
+        )
         local = ctx.sizes.is_local(size.replicas)
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 

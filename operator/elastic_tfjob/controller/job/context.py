@@ -194,6 +194,19 @@ class ReconcileContext:
         return self.coming.mode != "recreate" and self.coming_chief != self.chief
 
     @property
+    def saved(self) -> int | None:
+        """The step that the chief saved before it moved, until it has begun in its new pod."""
+        coming = self.state.next if self.state is not None and self.state.phase == "Switching" else None
+        return coming.saved if coming is not None and coming.mode != "recreate" else None
+
+    @property
+    def next_chief_unheard(self) -> bool:
+        """Whether it is not known yet if the next chief trains: this operator has not heard its pod so far."""
+        pod = self.by_role.get(self.coming_chief) if self.chief_moves else None
+        unheard = pod is not None and not pod.ended and self.report(self.coming_chief) is None
+        return unheard and self.unheard_s < self.timeouts.cancel_s
+
+    @property
     def chief_pod(self) -> Pod | None:
         """The chief's pod; None if there is none."""
         return self.by_role.get(self.chief)

@@ -81,7 +81,7 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
     if not may or target.generation <= max(state.generation, tried):
         return state
     replaced = taken_over(state, target, ctx.by_role)
-    indexes = coming_indexes(ctx.job.name, state, target.replicas, moving, replaced)
+    indexes = coming_indexes(ctx.job.name, state, target.replicas, moving, replaced, pods=ctx.by_role)
     mode, why = choose_mode(ctx, moving, numbered=indexes is not None) if target.replicas else ("recreate", "")
     change = describe_change(state.replicas, target.replicas, moving)
     if mode is None:
@@ -102,6 +102,7 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         # When all pods are recreated, they are renumbered.
         indexes=indexes or {} if mode != "recreate" else {},
         restarts=ctx.restarts if mode != "recreate" else 0,
+        saved=_saved(ctx) if mode != "recreate" and any(each.role == ctx.chief for each in moving) else None,
     )
     if mode == "recreate" and target.replicas:
         # Once the first pod has ended nothing trains, so the API server is asked now whether it would refuse any pod of
@@ -125,6 +126,12 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         return replace(begun, stop=stop)
     ctx.event("Normal", "Rescaling", f"{change} ({mode}): {target.reason}" + (f"; {why}" if why else ""))
     return begun
+
+
+def _saved(ctx: ReconcileContext) -> int | None:
+    """The step of the chief's newest checkpoint."""
+    checkpoint = ctx.chief_report.checkpoint if ctx.chief_report is not None else None
+    return checkpoint.step if checkpoint is not None else None
 
 
 def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredState:

@@ -76,25 +76,28 @@ def coming_indexes(
     replicas: Counts,
     moving: Collection[Move],
     replaced: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    *,
+    pods: Collection[Role] = (),
 ) -> dict[str, tuple[int, ...]] | None:
     """Returns the pod indexes, by type, of a size that is prepared beside the running one: each added or moving task
-    gets the lowest index that no pod has now, a task that another pod takes over (`replaced`) the index of that. None
-    if an index is beyond what an annotation may have, or a name would be too long."""
+    gets the lowest index that no pod has now (`pods`: also one that is ending, perhaps on a lost node), a task that
+    another pod takes over (`replaced`) the index of that. None if an index is beyond what an annotation may have, or a
+    name would be too long."""
     tasks = {(each.name, each.task) for each in moving}
     indexes: dict[str, tuple[int, ...]] = {}
     for name, count in replicas.items():
         before = state.pods(name)
         if name not in state.indexes and not any(kind == name for kind, _ in (*tasks, *replaced)):
             continue
-        used = set(before)
+        used = {*before, *(index for kind, index in pods if kind == name)}
         free = (index for index in numbers() if index not in used)
         kept = {task: index for task, index in enumerate(before[:count]) if (name, task) not in tasks}
         kept |= {task: index for (kind, task), index in replaced.items() if kind == name}
         indexes[name] = tuple(kept[task] if task in kept else next(free) for task in range(count))
     indexes = simplest(indexes)
-    pods = spans(replicas, indexes)
-    named = all(pods[name] <= nameable(job, name) for name in indexes)
-    return indexes if named and sum(pods.values()) <= MAX_REPLICAS else None
+    highest = spans(replicas, indexes)
+    named = all(highest[name] <= nameable(job, name) for name in indexes)
+    return indexes if named and sum(highest.values()) <= MAX_REPLICAS else None
 
 
 def replicas_moved(before: StoredState, coming: Next) -> int:

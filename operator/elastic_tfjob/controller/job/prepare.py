@@ -71,16 +71,24 @@ def choose_mode(
         return None, f"waiting until the launcher of {describe_role(ctx.chief)} reports its modes"
     if chief_moves and "leave" not in report.modes:
         return "recreate", f"{describe_role(ctx.chief)} moves, and its launcher is older than that"
-    roles = roles_of(ctx.current)
+    if chief_moves and ctx.current.chief_alone == templates_digest(ctx.declared):
+        return (
+            "recreate",
+            f"the next pod of {describe_role(ctx.chief)} did not start beside it, perhaps for its volume",
+        )
+    roles, leaving = roles_of(ctx.current), {each.role for each in moving}
     reports = [found for role in roles if (found := ctx.report(role)) is not None]
-    offered = set.intersection(*(set(each.modes) for each in reports))
+    # A pod that is moved runs no second program.
+    two = [found for role in roles if role not in leaving and (found := ctx.report(role)) is not None]
+    offered = set.intersection(*(set(each.modes) for each in two)) if two else {"overlap"}
     why_not_live = ""
     if live and not chief_moves and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
         may = not needs_accelerator(ctx.declared)
         if may and "live" in report.modes:
             # A pod of an older operator would replace its program, so all must be heard.
             all_known = [each.generation for each in reports] == [ctx.current.generation] * len(roles)
-            if all_known and "live" in offered and not any(map(ctx.lost, roles)):
+            live_everywhere = all("live" in each.modes for each in reports)
+            if all_known and live_everywhere and not any(map(ctx.lost, roles)):
                 return "live", ""
             if not all_known and ctx.unheard_s < _ALL_HEARD_S:
                 return None, "waiting until all pods report their modes"
@@ -88,7 +96,7 @@ def choose_mode(
             # Its launcher learns this some time after the program has constructed ElasticCheckpoint.
             return None, f"waiting until the launcher of {describe_role(ctx.chief)} has checked mode live"
         why_not_live = f"not live: {on_one_line(report.not_live)}" if report.not_live else ""
-    overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, reports))
+    overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, two))
     overlap = overlap and not needs_accelerator(ctx.declared)
     deaths = known_deaths(ctx)
     if deaths is None:
@@ -318,13 +326,16 @@ def is_prepared(ctx: ReconcileContext, role: Role) -> bool:
 
 
 def misses_checkpoints(ctx: ReconcileContext) -> str:
-    """Returns that the chief's next pod sees no checkpoint, while the present one has saved some; else empty."""
-    report, prepared = ctx.chief_report, _prepared(ctx, ctx.coming_chief)
-    saved = report.checkpoint if report is not None else None
-    if not ctx.chief_moves or saved is None or prepared is None or prepared.checkpoint is not None:
+    """Returns that the chief's next pod is ready, and sees no checkpoint as new as the one that the present pod had
+    when the change began; else empty."""
+    prepared, saved = _prepared(ctx, ctx.coming_chief), ctx.coming.saved
+    if not ctx.chief_moves or prepared is None or prepared.state != "ready":
+        return ""
+    if (prepared.checkpoint or 0) >= (saved or 0):
         return ""
     before, after = describe_role(ctx.chief), describe_role(ctx.coming_chief)
-    return f"{after} sees none of the checkpoints of {before}: they must be on a volume that all nodes share"
+    sees = "none of the checkpoints" if prepared.checkpoint is None else f"only step {prepared.checkpoint}"
+    return f"{after} sees {sees} of {before}, which has saved step {saved}: all nodes must share the checkpoint volume"
 
 
 def is_preparing(ctx: ReconcileContext, role: Role) -> bool:

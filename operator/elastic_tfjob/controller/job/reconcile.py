@@ -35,6 +35,7 @@ from elastic_tfjob.controller.job.progress import NUMBERS_S, tells_numbers, with
 from elastic_tfjob.controller.job.replicas import advance_pods, advance_services, creation
 from elastic_tfjob.controller.job.rescale import advance
 from elastic_tfjob.controller.job.stored_state import room_for, save_state, settle_state, stored_or_first
+from elastic_tfjob.controller.model.annotations import position
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import moment_of
@@ -53,7 +54,10 @@ def clean_up(ctx: ReconcileContext) -> None:
     # Containers that do not train would otherwise hold the node indefinitely, whatever the policy.
     outlived = [pod for pod in ctx.pods if ctx.done_with_trainer and pod.only_sidecars]
     if policy == "None":
-        ctx.delete_pods(outlived)
+        # So would pods that were prepared for a size that the job never had.
+        prepared = _beyond_size(ctx)
+        ctx.delete_pods([*outlived, *prepared])
+        ctx.delete_services({pod.name for pod in prepared})
     else:
         active = [pod for pod in ctx.pods if pod.phase in ("Running", "Pending")]
         doomed = ctx.pods if policy != "Running" else [*active, *outlived]
@@ -65,6 +69,15 @@ def clean_up(ctx: ReconcileContext) -> None:
     delete_pod_group(ctx)
     count_active_as_succeeded(ctx)
     _expire(ctx)
+
+
+def _beyond_size(ctx: ReconcileContext) -> list[Pod]:
+    """Returns the pods that are no part of the size that a finished job had."""
+    state = ctx.own(StoredState.of)
+    if state is None or not state.replicas:
+        return []
+    sizes = state.replicas, state.indexes
+    return [pod for (name, index), pod in ctx.by_role.items() if position(*sizes, name, index) is None]
 
 
 def _expire(ctx: ReconcileContext) -> None:

@@ -62,8 +62,18 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
     if hold:
         return
     for index in wanted:
-        if index not in present and _may_create(ctx, Pod, general_name(ctx.job.name, name, index)):
+        if index in present or ((name, index) == ctx.chief and _another_leads(ctx)):
+            continue
+        if _may_create(ctx, Pod, general_name(ctx.job.name, name, index)):
             _create_pod(ctx, name, index)
+
+
+def _another_leads(ctx: ReconcileContext) -> bool:
+    """Whether a pod that led the training under another index has not ended yet: two chiefs must not train at once. One
+    that is prepared does not train."""
+    state = ctx.state
+    coming = ctx.coming_chief if state is not None and state.phase == "Preparing" else ctx.chief
+    return any(pod.leads and not pod.ended and role not in (ctx.chief, coming) for role, pod in ctx.by_role.items())
 
 
 def leaves(ctx: ReconcileContext, name: str, pod: Pod) -> bool:
@@ -172,16 +182,17 @@ def _render(ctx: ReconcileContext, name: str, index: int, injection: Injection |
     pod = _render_pod(ctx, name, index, injection)
     if scheduler := ctx.settings.gang_scheduler:
         owned.decorate(pod, ctx.job.name, name, scheduler)
-    _as_trainjob_has_it(pod, index)
+    task = _task(_size_with(ctx.state, name, index), name, index) if ctx.state is not None else index
+    _as_trainjob_has_it(pod, task if task is not None else index)
     return pod
 
 
-def _as_trainjob_has_it(pod: dict[str, Any], index: int) -> None:
+def _as_trainjob_has_it(pod: dict[str, Any], task: int) -> None:
     """Adds the index label by which clients of Trainer v2 find a TrainJob's pods, and the name by which they find the
     training container."""
     labels = pod["metadata"]["labels"]
     if REPLICATED_JOB_LABEL in labels:
-        labels[COMPLETION_INDEX_LABEL] = str(index)
+        labels[COMPLETION_INDEX_LABEL] = str(task)
         trainer = next(each for each in pod["spec"]["containers"] if each["name"] == CONTAINER)
         trainer["name"] = trains_in(labels)
 
@@ -210,7 +221,9 @@ def _render_pod(ctx: ReconcileContext, name: str, index: int, injection: Injecti
     if added or state.generation:
         head, tail = configs.parts(name, index)
         mode = size.mode if isinstance(size, Next) else "overlap"
-        command = Command(size.generation, "prepare" if added else "run", None if local else head + tail, mode)
+        saved = ctx.saved if (name, index) == ctx.chief else None
+        config = None if local else head + tail
+        command = Command(size.generation, "prepare" if added else "run", config, mode, saved=saved)
         pod["metadata"].setdefault("annotations", {})[COMMAND_ANNOTATION] = command.to_json()
     if node := _node(size, name, index):
         inject.pin(pod, node)
@@ -251,8 +264,13 @@ def _size_with(state: StoredState, name: str, index: int) -> StoredState | Next:
 
 def _node(size: StoredState | Next, name: str, index: int) -> str:
     """Returns the planned node of a pod; empty if kube-scheduler chooses."""
-    nodes, task = size.nodes.get(name, ()), position(size.replicas, size.indexes, name, index)
+    nodes, task = size.nodes.get(name, ()), _task(size, name, index)
     return nodes[task] if task is not None and task < len(nodes) else ""
+
+
+def _task(size: StoredState | Next, name: str, index: int) -> int | None:
+    """Returns the task of a pod in a size; None if it is not part of it."""
+    return position(size.replicas, size.indexes, name, index)
 
 
 def _relabelled(holder: Pod | Service) -> str:

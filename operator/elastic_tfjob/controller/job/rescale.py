@@ -147,14 +147,15 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         stuck = [role for role in missing if role in running and is_preparing(ctx, role)] if ready_to_begin else []
         back = _roll_back(ctx, f"not ready after {ctx.timeouts.prepare_s:.0f} s: {names}", blamed=stuck)
         next_chief = pods.get(ctx.coming_chief)
-        if ctx.chief_moves and (next_chief is None or next_chief.phase != "Running"):
-            # It may wait for a volume that one pod at a time can mount.
-            back = replace(back, next=replace(coming, no_room=True))
+        if ctx.chief_moves and next_chief is not None and next_chief.node and next_chief.phase == "Pending":
+            # It may wait for a volume that one node at a time can mount.
+            back = replace(back, chief_alone=templates_digest(ctx.declared))
         return back
+    if problem := misses_checkpoints(ctx):
+        # A file system may show another machine's files late.
+        return _roll_back(ctx, problem) if ctx.unheard_s > ctx.timeouts.cancel_s else ctx.current
     if missing:
         return ctx.current
-    if problem := misses_checkpoints(ctx):
-        return _roll_back(ctx, problem)
     chief = pods.get(ctx.coming_chief)
     ends = chief.last_end if chief is not None else None
     counted = replace(coming, restarts=_restarts(ctx), chief_deaths=ends.deaths if ends is not None else 0)
@@ -176,6 +177,8 @@ def _checkpointing(ctx: ReconcileContext) -> StoredState:
     chief, report = ctx.chief_pod, ctx.chief_report
     if _is_committed(ctx):
         return _committed(ctx)
+    if (chief is None or chief.ended or chief.terminating) and ctx.next_chief_unheard:
+        return ctx.current
     if chief is not None and fails_for_good(ctx, ctx.chief):
         # It is no longer known whether the chief had committed, and the failure may come from a program that it ran for
         # us.
@@ -240,9 +243,10 @@ def _rolling_back(ctx: ReconcileContext) -> StoredState:
         and (report.switch is None or report.switch.state not in ("changing", "saving"))
     )
     gone = gone or (lost and chief is not None and chief.terminating)
-    if gone and ctx.chief_moves and not ctx.lost(ctx.coming_chief) and (pod := ctx.by_role.get(ctx.coming_chief)):
+    if gone and ctx.chief_moves and (pod := ctx.by_role.get(ctx.coming_chief)) and not pod.ended:
         # It may have begun by the chief's word. It saves if it has, and ends before the chief's next pod begins.
-        ctx.delete_pods((pod,), mark=True)
+        if not ctx.next_chief_unheard:
+            ctx.delete_pods((pod,), mark=True)
         return ctx.current
     if gone or cancelled:
         refused = Refused(coming.generation, ctx.current.reason, ctx.now_text, coming.no_room)
@@ -332,8 +336,8 @@ def _switching(ctx: ReconcileContext) -> StoredState:
 
 
 def _indexes(ctx: ReconcileContext, name: str) -> set[int]:
-    """The indexes of the pods of a type that exist."""
-    return {index for kind, index in ctx.by_role if kind == name}
+    """The indexes of the pods of a type that exist, without that of a chief that has left for another pod."""
+    return {index for (kind, index), pod in ctx.by_role.items() if kind == name and not pod.leads}
 
 
 def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
@@ -456,8 +460,15 @@ def _committed(ctx: ReconcileContext) -> StoredState:
         trained = replace(trained, replicas=state.replicas, nodes=state.nodes, cpu=state.cpu)
     step = size_of(_enter(ctx, "Switching"), coming)
     if coming.mode != "recreate":
-        return replace(step, trained=trained)
+        return replace(step, trained=trained, next=replace(coming, saved=_saved_at_the_end(ctx)))
     return replace(step, trained=trained, next=replace(coming, restarts=0, chief_deaths=0), forgiven=0)
+
+
+def _saved_at_the_end(ctx: ReconcileContext) -> int | None:
+    """The step with which the chief has left, if it moves: at least the one that was known before."""
+    report, known = ctx.chief_report, ctx.coming.saved
+    saved = report.checkpoint.step if ctx.chief_moves and report is not None and report.checkpoint is not None else None
+    return max(saved or 0, known or 0) or None
 
 
 def _withdrawn(ctx: ReconcileContext) -> str:

@@ -23,7 +23,7 @@ class Command:
     """A command to a pod's launcher; see runtime/ for the meaning of each action. `tf_config` is None for a program
     that gets none. `request` is the stop that a `save` belongs to. `durable`: the switch waits for a checkpoint.
     `leave` is the mode of a chief whose next program is in another pod; `old_chief` is the address at which that pod
-    asks for its status."""
+    asks for its status, and `saved` the step of its last checkpoint."""
 
     generation: int
     action: Literal["prepare", "switch", "run", "save"]
@@ -33,12 +33,12 @@ class Command:
     request: int | None = None
     durable: bool | None = None
     old_chief: str | None = None
+    saved: int | None = None
 
     def to_json(self) -> str:
         """Returns the annotation's text; equal commands have equal texts."""
-        return without_empty(
-            self, "request", "durable", "old_chief", *(("tf_config",) if self.tf_config is None else ())
-        )
+        no_config = ("tf_config",) if self.tf_config is None else ()
+        return without_empty(self, "request", "durable", "old_chief", "saved", *no_config)
 
 
 def abridged(command: str, begin: str = "", hashes: MutableMapping[str, blake2b] | None = None) -> str:

@@ -108,9 +108,20 @@ _GENERATION: Final = re.compile(r"[0-9]{1,10}")
 _GENERATIONS: Final = 32
 # Fields that are omitted when empty.
 _ETA: Final = ("eta_earliest", "eta_latest", "eta_source")
-_OPTIONAL: Final = ("indexes", "stop", "trained", "forgiven", "deaths", "injection", "causes", "outcomes", "uid")
+_OPTIONAL: Final = (
+    "indexes",
+    "stop",
+    "trained",
+    "forgiven",
+    "deaths",
+    "injection",
+    "causes",
+    "outcomes",
+    "uid",
+    "chief_alone",
+)
 _SPARED: Final = (*_OPTIONAL, *_ETA, "starts", "prepare_s")
-_SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room")
+_SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room", "saved")
 # Deaths of prepared programs in one mode, after which another mode is used.
 MOST_DEATHS: Final = 2
 _DIGEST: Final = 64
@@ -121,7 +132,8 @@ class Next:
     """The size that a job is changing to, and the mode. `before` is the size before the change. `indexes` are of pods.
     `returns`: the job returns to the last size that trained. `restarts` are container restarts before the size was
     prepared, then all restarts before the switch. `chief_deaths` is how often the chief's container had ended.
-    `no_room`: the added pods did not fit while the pods to be removed still ran.
+    `no_room`: the added pods did not fit while the pods to be removed still ran. `saved`, if the chief moves: the step
+    of its newest checkpoint when the change began, then of the one with which it left.
     """
 
     generation: int
@@ -137,6 +149,7 @@ class Next:
     restarts: int = 0
     chief_deaths: int = 0
     no_room: bool = False
+    saved: int | None = None
 
     def __post_init__(self) -> None:
         shorten_reason(self)
@@ -248,7 +261,8 @@ class StoredState:
     count, as a resize caused them. `deaths` counts deaths of prepared programs. `causes` and `outcomes` are by
     generation, for sizes that the state remembers: the cause that the target gave if the sizes do not imply it, and the
     expected and measured speed. `injection` is set if the job's namespace does not admit the injected containers as
-    configured. `problems` lists the values that were ignored when the annotation was read.
+    configured. `chief_alone` is the digest of pod templates with which the next chief's pod did not start beside the
+    chief's. `problems` lists the values that were ignored when the annotation was read.
     """
 
     phase: Phase
@@ -284,6 +298,7 @@ class StoredState:
     injection: Injection | None = None
     causes: Mapping[int, Cause] = field(default_factory=dict)
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    chief_alone: str = ""
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -451,6 +466,7 @@ def _state(raw: Fields) -> StoredState:
         injection=lenient(read_injection, injection) if injection is not None else None,
         causes=_by_generation(raw, "causes", lenient, _cause),
         outcomes=_by_generation(raw, "outcomes", lenient, _outcome),
+        chief_alone=lenient(raw.text, "chief_alone", _DIGEST) or "",
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))
@@ -479,6 +495,7 @@ def _next(raw: Fields, lenient: Lenient) -> Next:
         restarts=raw.whole("restarts", MAX_GENERATION, default=0),
         chief_deaths=raw.whole("chief_deaths", MAX_GENERATION, default=0),
         no_room=raw.flag("no_room") or False,
+        saved=raw.integer("saved", MAX_STEPS),
         mode=read_mode(raw),  # read last, as a newer operator may have written an unknown mode
     )
 
