@@ -168,7 +168,8 @@ class Job:
             switch = until("it is decided", lambda: _decided(old, generation), SLOW)
             assert switch["state"] == "committed", old.status
             if not reachable:
-                self._command("run", generation, "overlap")
+                saved = old.status["checkpoint"]["step"]
+                new.command("run", generation, tf_config=self.configs[role], saved=saved)
             status = until("it trains again", lambda: self._trains(generation), SLOW)
         self._command("run", generation, "overlap")
         until("all run it", lambda: self._all_run(generation), SLOW)
