@@ -44,6 +44,7 @@ def test_the_chief_moves(tmp_path: Path) -> None:
         job.stop()
 
 
+@pytest.mark.thorough  # campaign: chief-moves
 @pytest.mark.parametrize("reachable", [True, False])
 def test_the_last_checkpoint_is_shown_late(tmp_path: Path, reachable: bool) -> None:
     """The next pod's view of the directory is some seconds old, as a client of NFS has it."""
@@ -109,6 +110,7 @@ def test_a_restarted_container_needs_the_checkpoint_until_its_program_has_begun(
         pod.stop()
 
 
+@pytest.mark.thorough  # campaign: chief-moves
 def test_a_job_of_one_replica_moves(tmp_path: Path) -> None:
     job = Job(tmp_path, PROGRAMS / "mirrored_digits.py", "--steps=1000000")
     try:
@@ -120,6 +122,7 @@ def test_a_job_of_one_replica_moves(tmp_path: Path) -> None:
         job.stop()
 
 
+@pytest.mark.thorough  # campaign: chief-moves
 def test_the_first_of_several_workers_moves(tmp_path: Path) -> None:
     job = Job(tmp_path, PROGRAMS / "mirrored_digits.py", "--steps=1000000")
     try:

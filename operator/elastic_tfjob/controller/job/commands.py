@@ -40,16 +40,15 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
     if not ctx.launcher:
         return commands
     pods = ctx.by_role
-    shared: SharedCommand | None = None
+    chief, shared = ctx.chief, None
+    own = SharedCommand.of_moving_chief(ctx, action, coming)
     space = " " * (int(log2(max(1.0, 2 * ctx.elapsed_s / _NUDGE_S))) % 2)
     for role in roles:
         pod = pods.get(role)
         if pod is None or pod.terminating or pod.stopped_by_us:
             continue
-        if coming is not None and role == ctx.chief and ctx.chief_moves:
-            order = SharedCommand.to_leave(ctx, action, coming)
-        elif role == ctx.chief and ctx.saved is not None:
-            order = SharedCommand.of(ctx, action, coming, saved=ctx.saved)
+        if own is not None and role == chief:
+            order = own
         else:
             order = shared = shared or SharedCommand.of(ctx, action, coming)
         wanted = order.kept(role)
@@ -104,9 +103,12 @@ class SharedCommand:
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     @classmethod
-    def to_leave(cls, ctx: ReconcileContext, action: Action, coming: Next) -> "SharedCommand":
-        """Returns the command to a chief whose next program is in another pod."""
-        return cls(Command(coming.generation, action, None, "leave", ctx.timeouts.checkpoint_s), None)
+    def of_moving_chief(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand | None":
+        """Returns the command to a chief whose next program is in another pod, or that has come from one; None if
+        neither is so."""
+        if coming is not None and ctx.chief_moves:
+            return cls(Command(coming.generation, action, None, "leave", ctx.timeouts.checkpoint_s), None)
+        return None if ctx.saved is None else cls.of(ctx, action, coming, saved=ctx.saved)
 
     def text(self, role: Role) -> str:
         """Returns a pod's command."""

@@ -194,6 +194,12 @@ class ReconcileContext:
         return self.coming.mode != "recreate" and self.coming_chief != self.chief
 
     @property
+    def newest_checkpoint(self) -> int | None:
+        """The step of the chief's newest checkpoint, as it reports."""
+        checkpoint = self.chief_report.checkpoint if self.chief_report is not None else None
+        return checkpoint.step if checkpoint is not None else None
+
+    @property
     def saved(self) -> int | None:
         """The step that the chief saved before it moved, until it has begun in its new pod."""
         coming = self.state.next if self.state is not None and self.state.phase == "Switching" else None

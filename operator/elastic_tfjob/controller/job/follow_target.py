@@ -102,7 +102,7 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         # When all pods are recreated, they are renumbered.
         indexes=indexes or {} if mode != "recreate" else {},
         restarts=ctx.restarts if mode != "recreate" else 0,
-        saved=_saved(ctx) if mode != "recreate" and any(each.role == ctx.chief for each in moving) else None,
+        saved=ctx.newest_checkpoint if mode != "recreate" and any(each.role == ctx.chief for each in moving) else None,
     )
     if mode == "recreate" and target.replicas:
         # Once the first pod has ended nothing trains, so the API server is asked now whether it would refuse any pod of
@@ -126,12 +126,6 @@ def follow_target(ctx: ReconcileContext) -> StoredState:
         return replace(begun, stop=stop)
     ctx.event("Normal", "Rescaling", f"{change} ({mode}): {target.reason}" + (f"; {why}" if why else ""))
     return begun
-
-
-def _saved(ctx: ReconcileContext) -> int | None:
-    """The step of the chief's newest checkpoint."""
-    checkpoint = ctx.chief_report.checkpoint if ctx.chief_report is not None else None
-    return checkpoint.step if checkpoint is not None else None
 
 
 def _not_admitted(ctx: ReconcileContext, target: Target, answer: str) -> StoredState:

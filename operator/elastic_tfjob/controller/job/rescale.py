@@ -460,15 +460,10 @@ def _committed(ctx: ReconcileContext) -> StoredState:
         trained = replace(trained, replicas=state.replicas, nodes=state.nodes, cpu=state.cpu)
     step = size_of(_enter(ctx, "Switching"), coming)
     if coming.mode != "recreate":
-        return replace(step, trained=trained, next=replace(coming, saved=_saved_at_the_end(ctx)))
+        # A chief that moves has left with this checkpoint, or a newer one.
+        saved = (max(ctx.newest_checkpoint or 0, coming.saved or 0) or None) if ctx.chief_moves else None
+        return replace(step, trained=trained, next=replace(coming, saved=saved))
     return replace(step, trained=trained, next=replace(coming, restarts=0, chief_deaths=0), forgiven=0)
-
-
-def _saved_at_the_end(ctx: ReconcileContext) -> int | None:
-    """The step with which the chief has left, if it moves: at least the one that was known before."""
-    report, known = ctx.chief_report, ctx.coming.saved
-    saved = report.checkpoint.step if ctx.chief_moves and report is not None and report.checkpoint is not None else None
-    return max(saved or 0, known or 0) or None
 
 
 def _withdrawn(ctx: ReconcileContext) -> str:
