@@ -193,7 +193,7 @@ def test_signals_that_python_ignores_are_not_ignored_by_the_program(tmp_path: Pa
 def test_chief_prepares_saves_and_hands_over(chief: Callable[..., Pod]) -> None:
     pod = chief()
     assert pod.status["generation"] == 0
-    until("it can be rescaled", lambda: pod.status["modes"] == ["overlap", "spare"])
+    until("it can be rescaled", lambda: pod.status["modes"] == ["overlap", "spare", "leave"])
     prepare(pod)
     assert pod.status["generation"] == 0, "the old one trains on"
     assert "generation 1 trains" not in pod.output
