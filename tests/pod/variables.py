@@ -50,7 +50,7 @@ def main() -> None:
         for name, variable in root.all.items():
             for part in getattr(variable, "variables", [variable]):
                 seeds = tf.stack([count, tf.cast(tf.strings.to_hash_bucket_fast(name, 1000), tf.int64)])
-                part.assign(tf.cast(tf.random.stateless_uniform(part.shape, seeds, maxval=9.0), part.dtype))
+                part.assign(tf.cast(tf.random.stateless_uniform(part.shape, seeds, minval=1.0, maxval=9.0), part.dtype))
         for table in tables:
             values = tf.ones((2, 4)) * tf.cast(count, tf.float32)
             table.scatter_add(tf.IndexedSlices(values, tf.constant([0, 3]) % table.shape[0]))
