@@ -85,35 +85,37 @@ async def _hidden(world: World) -> None:
     await world.until(lambda: world.state().get("phase") == "Recreating", _AGAIN_S)
     world.training().shared = True
 
-    def back() -> bool:
-        state = world.state()
-        return state["phase"] == "Stable" and world.trains(state["generation"])
+    await _trains_again(world)
 
-    await world.until(back, _AGAIN_S)
+
+async def _ends(world: World, pod: str) -> None:
+    """A pod's container ends while the chief moves."""
+    await train_placed(world)
+    world.oracles.exact = False
+    moving = asyncio.ensure_future(move(world, kind="Chief", task=0))
+    await world.until(lambda: world.state().get("phase") == "Checkpointing")
+    for _ in range(3):
+        await asyncio.sleep(0.3)
+        world.cluster.kill_container("default", pod)
+    await moving
 
 
 async def _container_ends(world: World) -> None:
-    """The old chief's container ends when it has left, or just before."""
-    await train_placed(world)
-    world.oracles.exact = False
-    moving = asyncio.ensure_future(move(world, kind="Chief", task=0))
-    await world.until(lambda: world.state().get("phase") == "Checkpointing")
-    for _ in range(3):
-        await asyncio.sleep(0.3)
-        world.cluster.kill_container("default", "job-chief-0")
-    await moving
+    """The old chief's, when it has left, or just before."""
+    await _ends(world, "job-chief-0")
 
 
 async def _next_ends(world: World) -> None:
-    """The next chief's container ends as soon as it is to train."""
-    await train_placed(world)
-    world.oracles.exact = False
-    moving = asyncio.ensure_future(move(world, kind="Chief", task=0))
-    await world.until(lambda: world.state().get("phase") == "Checkpointing")
-    for _ in range(3):
-        await asyncio.sleep(0.3)
-        world.cluster.kill_container("default", "job-chief-1")
-    await moving
+    """The next chief's, as soon as it is to train."""
+    await _ends(world, "job-chief-1")
+
+
+async def _trains_again(world: World) -> None:
+    def again() -> bool:
+        state = world.state()
+        return state["phase"] == "Stable" and world.trains(state["generation"])
+
+    await world.until(again, _AGAIN_S)
 
 
 async def _evicted(world: World) -> None:
@@ -126,9 +128,7 @@ async def _evicted(world: World) -> None:
     pod = world.server.get("pods", "default", "job-chief-0")
     if pod is not None:
         world.server.delete("pods", pod, by="drain")
-    await world.until(
-        lambda: world.state()["phase"] == "Stable" and world.trains(world.state()["generation"]), _AGAIN_S
-    )
+    await _trains_again(world)
 
 
 CHIEF_MOVES: Final = (

@@ -111,22 +111,11 @@ def test_a_restarted_container_needs_the_checkpoint_until_its_program_has_begun(
 
 
 @pytest.mark.thorough  # campaign: chief-moves
-def test_a_job_of_one_replica_moves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_of_so_many_workers_moves(tmp_path: Path, workers: int) -> None:
     job = Job(tmp_path, PROGRAMS / "mirrored_digits.py", "--steps=1000000")
     try:
-        job.start(worker=1)
-        moved = job.move_chief(1)
-        assert moved["lost_steps"] == 0
-        _goes_on(job, moved["resumed_step"])
-    finally:
-        job.stop()
-
-
-@pytest.mark.thorough  # campaign: chief-moves
-def test_the_first_of_several_workers_moves(tmp_path: Path) -> None:
-    job = Job(tmp_path, PROGRAMS / "mirrored_digits.py", "--steps=1000000")
-    try:
-        job.start(worker=2)
+        job.start(worker=workers)
         moved = job.move_chief(1)
         assert moved["lost_steps"] == 0
         _goes_on(job, moved["resumed_step"])

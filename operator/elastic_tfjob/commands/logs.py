@@ -27,7 +27,7 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
         raise click.UsageError("--all and --replica cannot be combined")
 
     async def do(at: Cluster) -> None:
-        await at.job(job)  # fails if there is none
+        seen = see(await at.job(job))
         if everything:
             selector = f"{JOB_NAME_LABEL}={job}"
             pods = [
@@ -38,34 +38,41 @@ def logs(*, job: str, follow: bool, everything: bool, replica: str | None, tail:
                 raise Failed(f"{job} currently has no pods", EXIT_NOT_FOUND)
             if len(pods) > _PODS:
                 raise Failed(f"{job} has {len(pods)} pods, and --all allows {_PODS}; choose one with --replica")
-            names: list[str | None] = sorted(pods)
+            names = sorted(pods)
         else:
-            names = [f"{job}-{replica.lower()}" if replica else None]
+            names = [f"{job}-{replica.lower()}" if replica else seen.chief]
 
-        def writer(name: str | None) -> Callable[[str], None]:
-            short = f"[{name.removeprefix(f'{job}-')}] " if everything and name else ""
+        def writer(name: str) -> Callable[[str], None]:
+            short = f"[{name.removeprefix(f'{job}-')}] " if everything else ""
             # Files and pipes get the unchanged output.
             shown = show.harmless if sys.stdout.isatty() else str
             return lambda line: click.echo(f"{short}{shown(line)}")
 
-        await asyncio.gather(*(follow_log(at, job, name, writer(name), follow=follow, tail=tail) for name in names))
+        leads = not (everything or replica)
+        logs = (follow_log(at, job, name, writer(name), follow=follow, leads=leads, tail=tail) for name in names)
+        await asyncio.gather(*logs)
 
     run(do, **cluster)
 
 
 async def follow_log(
-    at: Cluster, job: str, replica: str | None, write: Callable[[str], None], *, follow: bool, tail: int | None = None
+    at: Cluster,
+    job: str,
+    name: str,
+    write: Callable[[str], None],
+    *,
+    follow: bool,
+    leads: bool = False,
+    tail: int | None = None,
 ) -> None:
-    """Write the log lines of one replica, pod after pod; None: of the chief, which may move to a pod of another name.
-    Raises ApiError, and without `follow` also Failed."""
-    name, uid, last = replica or "", "", ""
+    """Write the log lines of one replica, pod after pod. `leads`: it is the chief, which may move to a pod of another
+    name. Raises ApiError, and without `follow` also Failed."""
+    uid, last = "", ""
     while True:
         # First check whether the job has ended: everything that its pods wrote until then is still printed.
-        ended, chief = await _look(at, job)
-        ended = ended or not follow
-        if not replica and chief and chief != name:
-            if uid:
-                click.echo(f"--- the chief is {chief} now", err=True)
+        ended, chief = await _look(at, job) if follow else (True, "")
+        if leads and chief and chief != name:
+            click.echo(f"--- the chief is {chief} now", err=True)
             name, last = chief, ""
         path = f"{path_of(at.namespace, 'pods')}/{quote(name, safe='')}"
         try:

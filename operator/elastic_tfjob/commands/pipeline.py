@@ -494,7 +494,7 @@ async def _follow_chief(at: Cluster, seen: ReadJob, log: deque[str]) -> None:
         click.echo(line)
 
     try:
-        await follow_log(at, seen.job.name, None, tell, follow=True)
+        await follow_log(at, seen.job.name, seen.chief, tell, follow=True, leads=True)
     except ApiError as error:
         click.echo(f"the chief's log cannot be read: {show.plain(error.message)}", err=True)
 

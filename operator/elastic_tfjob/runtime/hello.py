@@ -53,15 +53,17 @@ class Hello:
 
     def old_chief(self) -> dict[str, Any]:
         """How far the chief came that this program continues in another pod; empty if it is in the same one."""
-        go = protocol.read(self.folder / protocol.GO) if self.folder is not None else None
-        found = (go or {}).get("old_chief")
+        found = self._opening().get("old_chief")
         return found if isinstance(found, dict) else {}
 
     def given(self) -> dict[str, Any] | None:
         """What the program before has given in memory; None if it has saved a checkpoint instead."""
-        go = protocol.read(self.folder / protocol.GO) if self.folder is not None else None
-        given = (go or {}).get("hand_over")
+        given = self._opening().get("hand_over")
         return given if isinstance(given, dict) and isinstance(given.get("step"), int) else None
+
+    def _opening(self) -> dict[str, Any]:
+        """What the launcher said when it opened the barrier."""
+        return (protocol.read(self.folder / protocol.GO) if self.folder is not None else None) or {}
 
     def report_begun(self) -> None:
         """Report that this worker has begun with its chief."""

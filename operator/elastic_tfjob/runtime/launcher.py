@@ -302,7 +302,8 @@ class Launcher:
     def _watch_prepared(self, now_s: float) -> None:
         """Notice when the prepared program is ready, or hangs."""
         programs, child = self.programs, self.programs.prepared
-        if child is None or not child.pid:
+        # In a new pod it may see newer checkpoints later.
+        if child is None or not child.pid or (child.state != "starting" and programs.running is not None):
             return
         waits = protocol.read(programs.folder(child) / protocol.READY)
         child.checkpoint = (waits or {}).get("checkpoint")
