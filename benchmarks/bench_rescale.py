@@ -233,32 +233,38 @@ def merge(output: Path, keys: tuple[str, ...], result: dict[str, Any]) -> None:
     output.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _median(result: dict[str, Any], key: str) -> str:
-    return f"{result[key]['p50']:.1f}" if key in result else ""
+def _median(result: dict[str, Any], key: str, digits: int = 1) -> str:
+    return f"{result[key]['p50']:.{digits}f}" if key in result else ""
+
+
+def _rows(result: dict[str, Any]) -> Iterator[tuple[str, bool, dict[str, Any]]]:
+    """Each replica type, whether it grows, and what that costs."""
+    for kind_of, of_kind in (result.get("kinds") or {"": result}).items():
+        for name in ("grow", "shrink"):
+            if name in of_kind:
+                yield kind_of, name == "grow", of_kind[name]
 
 
 def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
-    columns = ("model", "mode", "change", "n", "p50 s", "p90 s", "times overlap's", "steps lost")
+    columns = ("model", "mode", "change", "n", "p50 s", "p90 s", "program s", "steps lost (mode)")
     figures = ("prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while")
     table = result_table("Training stops for so long when a job changes its size", (*columns, *figures), words=3)
     for model in MODELS:
-        base = modes.get("overlap", {}).get(model, {}).get("p50_s")
         for mode in modes:
             if (result := modes.get(mode, {}).get(model)) is None:
                 continue
-            kinds = result.get("kinds") or {"": result}
-            for kind_of, part in kinds.items():
+            for kind_of, grows, part in _rows(result):
                 own = [each for each in measured.get((mode, model), []) if each.change.startswith(kind_of)]
-                rates = [each.rate_while / each.rate_before for each in own if each.rate_before]
+                rates = [each.rate_while / each.rate_before for each in own if each.rate_before and each.grows is grows]
                 table.add_row(
                     model,
                     mode,
-                    kind_of,
+                    f"{kind_of} {'more' if grows else 'less'}",
                     str(part["n"]),
                     f"{part['p50_s']:.2f}",
                     f"{part['p90_s']:.2f}",
-                    f"{part['p50_s'] / base:.1f}x" if base else "",
-                    str(part["lost_steps"]),
+                    _median(part.get("parts_s", {}), "program", 2),
+                    str(result["lost_steps"]),
                     _median(part, "prepare_s"),
                     f"{_median(part, 'prepare_cpu_s')}/{_median(part, 'prepare_cpu_added_s')}".strip("/"),
                     _median(part, "worst_gap_s"),

@@ -370,8 +370,8 @@ class Cluster:
         ended = {"terminated": {"exitCode": code}}
         status = {"name": CONTAINER, "restartCount": running.restarts, "state": ended}
         self._set_status(running, phase="Failed" if code else "Succeeded", containerStatuses=[status])
-        if terminating:
-            self._remove(running)
+        if terminating:  # the kubelet ends the exporter first, so the pod is there for a while
+            self._after(self.random.uniform(0.0, 2.0), self._remove, running)
 
     def _terminate(self, running: _Running) -> None:
         if running.container is None:

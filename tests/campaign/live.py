@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from campaign.acts import (
     KIPS,
+    asked_until,
     container_ends,
     drain,
     move,
@@ -112,6 +113,17 @@ async def _to_and_fro(world: World) -> None:
     await to_and_fro(world)
 
 
+async def _back_at_once(world: World) -> None:
+    """A worker that leaves is wanted again while its pod still ends."""
+    await _train(world)
+    await asked_until(world, "Switching", workers=1)
+    await world.until(lambda: world.state()["phase"] == "Stable")
+    await rescaled(world, workers=2)
+    _is_live(world, 2)
+    if world.undisturbed and world.state()["refused"] is not None:
+        world.oracles.fail("nothing_is_refused", f"{world.state()['refused']}")
+
+
 LIVE: Final = (
     Scenario("live-grow", _grow),
     Scenario("live-no-chief", _no_chief),
@@ -123,5 +135,6 @@ LIVE: Final = (
     Scenario("live-moved", _moved, configuration=KIPS),
     Scenario("live-drained", _drained, configuration=KIPS),
     Scenario("live-to-and-fro", _to_and_fro),
+    Scenario("live-back-at-once", _back_at_once),
     Scenario("live-take-over", _grow, replicas=2),
 )

@@ -164,18 +164,21 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 def summary(rescales: Sequence[Rescale]) -> dict[str, Any]:
     """What the JSON file has of one mode: seconds of the pause, and of the rest of the cost; `grow` and `shrink` have
-    the same of the changes that add a pod, and of those that do not, `kinds` of those of each replica type."""
+    the same of the changes that add a pod, and of those that do not, `kinds` all of it of each replica type."""
+    result = _each_way(rescales)
+    kinds = dict.fromkeys(each.change.partition(" ")[0] for each in rescales)
+    if len(kinds) > 1:
+        result["kinds"] = {
+            kind: _each_way([each for each in rescales if each.change.startswith(f"{kind} ")]) for kind in kinds
+        }
+    return result
+
+
+def _each_way(rescales: Sequence[Rescale]) -> dict[str, Any]:
     result = {**_costs(rescales), "lost_steps": sum(each.lost_steps for each in rescales), "n": len(rescales)}
     for name, grows in (("grow", True), ("shrink", False)):
         if part := [each for each in rescales if each.grows is grows]:
             result[name] = {**_costs(part), "n": len(part)}
-    kinds = dict.fromkeys(each.change.partition(" ")[0] for each in rescales)
-    if len(kinds) > 1:
-        of_kinds = {kind: [each for each in rescales if each.change.startswith(f"{kind} ")] for kind in kinds}
-        result["kinds"] = {
-            kind: {**_costs(part), "lost_steps": sum(each.lost_steps for each in part), "n": len(part)}
-            for kind, part in of_kinds.items()
-        }
     return result
 
 

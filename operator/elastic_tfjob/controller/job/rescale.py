@@ -117,7 +117,9 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     added = [role for role in roles_of(coming) if role not in running]
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
-    ready_to_begin = all(role in pods and pods[role].phase == "Running" for role in added)
+    ready_to_begin = all(
+        role in pods and pods[role].phase == "Running" and not pods[role].terminating for role in added
+    )
     # In mode `live` the other programs stay. The chief's takes part, so that its report tells when it has given up.
     changing = [*added, ctx.chief] if coming.mode == "live" else roles_of(coming)
     if ctx.chief_moves:
