@@ -1,9 +1,12 @@
 """Mode `live`: workers join and leave the running program, whose other replicas keep theirs."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.controller.model.pod import GRACE_S
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Nodes, Target
@@ -62,6 +65,19 @@ def test_pods_that_leave_end_after_the_program_has_given_them_up() -> None:
     cluster.run(10)
     assert "j-worker-1" not in cluster.pods
     assert _modes(cluster) == ["live"]
+
+
+@pytest.mark.parametrize(("own", "given"), [(GRACE_S, 5), (60, 60), (3, 3)])
+def test_a_worker_that_left_does_not_wait_for_the_chief_to_end(own: int, given: int) -> None:
+    cluster = _live()
+    cluster.pods = {name: replace(pod, grace_s=own) for name, pod in cluster.pods.items()}
+    cluster.target(1, Worker=1)
+    for _ in range(20):
+        cluster.reconcile()
+        if cluster.pods["j-worker-1"].terminating:
+            break
+        cluster.tick()
+    assert cluster.pods["j-worker-1"].grace_s == given
 
 
 def test_a_worker_moves() -> None:

@@ -24,7 +24,7 @@ from elastic_tfjob.controller.job.decision import (
 from elastic_tfjob.controller.job.pods import Pods, PodsBySize, Role, chief_of, general_name, has_one_replica, roles_of
 from elastic_tfjob.controller.model.annotations import position
 from elastic_tfjob.controller.model.owned_objects import Service
-from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.pod import GRACE_S, Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
@@ -32,6 +32,8 @@ from elastic_tfjob.controller.model.target import Mode, Target
 
 # The pods of a rescaling job are asked every few seconds at least; a pod that has not answered for this time is silent.
 _SILENT_S: Final = 15.0
+# Grace period in seconds of a pod that the job does without, as long as the launcher gives a replaced program.
+_LEFT_S: Final = 5
 # Commands sent in one pass. Each command names all replicas, so the commands of a large job are not all held in memory
 # at once.
 COMMANDS_PER_PASS: Final = 200
@@ -110,23 +112,31 @@ class ReconcileContext:
         self.hold = False
         self.tries: StoredState | None = None
 
-    def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False) -> None:
+    def delete_pods(self, pods: Iterable[Pod], *, mark: bool = False, left: bool = False) -> None:
         """Deletes these pods. Each is deleted once. A pod that is already ending is deleted again only if its grace
         period is too long. With `mark`, a running pod gets a note first that its end is no failure. A bound pod that
         has not started gets it too, because it may end as Failed: this is how the kubelet ends pods that must not
         start.
 
         The capacity of a job with checkpoints is reserved for other jobs, so its pods get a grace period of at most
-        `Timeouts.grace_s`: the template's value is the tenant's choice alone."""
-        most_s = self.settings.timeouts.grace_s
+        `Timeouts.grace_s`: the template's value is the tenant's choice alone.
+
+        `left`: the job's size has changed and does without them. A server would wait for the chief's last checkpoint
+        all the same, so a pod with the default grace period gets a short one."""
         for pod in pods:
-            too_long = self.stoppable and pod.grace_s > most_s
-            if pod.uid in self.deleted or (pod.terminating and not (too_long and not pod.ended)):
+            grace_s = self._shorter_grace_s(pod, left=left)
+            if pod.uid in self.deleted or (pod.terminating and (grace_s is None or pod.ended)):
                 continue
             self.deleted.add(pod.uid)
             bound = pod.phase == "Running" or (bool(pod.node) and not pod.ended)
             marked = mark and bound and not pod.terminating
-            self.actions.append(DeletePod(pod.name, pod.uid, mark=marked, grace_s=most_s if too_long else None))
+            self.actions.append(DeletePod(pod.name, pod.uid, mark=marked, grace_s=grace_s))
+
+    def _shorter_grace_s(self, pod: Pod, *, left: bool) -> int | None:
+        if left and self.launcher and pod.grace_s == GRACE_S and not pod.leads:
+            return _LEFT_S
+        most_s = self.settings.timeouts.grace_s
+        return most_s if self.stoppable and pod.grace_s > most_s else None
 
     def delete_services(self, names: set[str]) -> None:
         """Deletes the job's services with these names."""

@@ -48,7 +48,7 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
         # A marked pod was to be deleted, by an operator that was killed before it did so.
         unfinished = pod.stopped_by_us and not hold
         if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(ctx, name, pod):
-            ctx.delete_pods([pod], mark=True)
+            ctx.delete_pods([pod], mark=True, left=pod.index not in kept)
         elif pod.not_installed:
             _install_again(ctx, pod)
         elif pod.shut_down and not pod.terminating:
