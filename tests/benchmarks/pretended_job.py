@@ -89,7 +89,7 @@ class Pretended:
             case ["get", "pods", _, "-o", "json"]:
                 pods = [{"metadata": {"name": n}, "spec": {"nodeName": node}} for n, node in self.pods.items()]
                 return json.dumps({"items": pods})
-            case ["get", "--raw", path]:
+            case ["get", "--raw", *_, path]:
                 return self._status(path.rpartition("/pods/")[2].partition(":")[0])
             case ["annotate", "tfjob", _, "--overwrite", text]:
                 self._follow(json.loads(text.removeprefix(f"{PREFIX}target=")))
