@@ -116,6 +116,19 @@ def unwoken(to, limit_s):  # the thread of a Worker that leaves is idle until a 
     queue.put = put
     return finish(to, limit_s)
 
+def no_thread(to, limit_s):  # for the second Worker that joins
+    prepare(to, limit_s)
+    worker, made = cluster_coordinator.Worker, []
+    def make(*args):
+        if made:
+            raise RuntimeError("can't start new thread")
+        made.append(worker(*args))
+        return made[0]
+    cluster_coordinator.Worker = make
+    live.apply()
+    cluster_coordinator.Worker = worker
+    return finish(to, limit_s)
+
 def new_data(to, limit_s):
     iterators.append(iter(coordinator.create_per_worker_dataset(data)))
     prepare(to, limit_s)
@@ -276,6 +289,15 @@ def test_workers_join_and_leave_in_any_place(job: Job) -> None:
 def test_a_worker_that_leaves_takes_no_step_with_it(job: Job) -> None:
     job.change([job.worker()], "unwoken")
     job.change(job.first, "unwoken")
+
+
+def test_a_change_that_fails_half_way_is_not_made(job: Job) -> None:
+    both = [*job.first, job.worker(), job.worker()]
+    answer = job.tell("no_thread", both)
+    assert answer["outcome"] == [False, "RuntimeError: can't start new thread"]
+    assert (answer["addresses"], answer["counted"], answer["unable"]) == (job.now, 0, "")
+    job.change(both)
+    job.change(job.first)
 
 
 def test_values_of_new_datasets_are_built_too(job: Job) -> None:

@@ -88,6 +88,17 @@ def test_a_refusal_says_why_and_changes_nothing(tmp_path: Path) -> None:
     assert (hook.progress.generation, hook.counts) == (3, [])
 
 
+def test_a_program_that_does_not_follow_its_workers_is_not_changed_again(tmp_path: Path) -> None:
+    hook = Hook(tmp_path)
+    hook.changes.watch()
+    hook.changes.refuse("on_workers failed: KeyError: 'a'")
+    hook.ask(4, ["a:1"])
+    hook.changes.watch()
+    assert hook.answer == (False, "on_workers failed: KeyError: 'a'")
+    told = protocol.read(tmp_path / protocol.LIVE)
+    assert told == {"able": False, "why": "on_workers failed: KeyError: 'a'"}
+
+
 def test_the_present_workers_need_no_change(tmp_path: Path) -> None:
     hook = Hook(tmp_path)
     hook.ask(3, ["b:1", "a:1"])

@@ -456,8 +456,10 @@ class ElasticCheckpoint:
         try:
             if self._on_workers is not None:
                 self._on_workers(count)
-        except Exception:  # the workers have changed already
+        except Exception as error:  # the workers have changed already
             traceback.print_exc()
+            if self._live is not None:
+                self._live.refuse(f"on_workers failed: {brief(error)}")
             print("WARNING: on_workers failed; training continues without it", file=sys.stderr, flush=True)
 
     def _begun_with(self, kept: dict[str, Any]) -> None:

@@ -39,6 +39,10 @@ class LiveChanges:
         self._request: dict[str, Any] | None = None  # that is not answered
         self._started = False
 
+    def refuse(self, why: str) -> None:
+        """From now on the program is not to be changed."""
+        self._why_not = why
+
     # -- the reporting thread ------------------------------------------------------------------------------------------
 
     def watch(self) -> bool:

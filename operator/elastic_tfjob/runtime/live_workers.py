@@ -443,10 +443,17 @@ class LiveWorkers:
         for before in values_before:
             new = change.built[id(before[0])][1] if change.new else {}
             values.append(tuple(new[task] if task in new else before[place_before[task]] for _, task in change.places))
+        n = len(change.places)
+        changed = [place for place in range(n) if [change.places[place]] != change.before[place : place + 1]]
+        made = self._make(change, changed, values, cluster)
         with self._lock:
-            if change.outcome is not None:
-                return
-            change.outcome, change.ready = (True, ""), False
+            refused = change.outcome is not None
+            if not refused:
+                change.outcome, change.ready = (True, ""), False
+        if refused:
+            for worker in made.values():
+                self._dismiss(worker, cluster)
+            return
         for each, now in zip(per_worker, values):
             each._values = now
         change.built, change.sites = {}, {}
@@ -455,21 +462,31 @@ class LiveWorkers:
         tasks.clear()
         tasks.update({task: address for address, task in change.places})
         handler._server_def = definition  # a recovery would wait for a worker that has left
-        n = len(change.places)
-        changed = [place for place in range(n) if [change.places[place]] != change.before[place : place + 1]]
         gone = [*cluster.workers[n:], *(cluster.workers[place] for place in changed if place < len(change.before))]
         for worker in gone:
             self._dismiss(worker, cluster)
         del cluster.workers[n:]
-        for place in changed:
-            worker = self._tf.classes.Worker(place, _device(change.places[place][1]), cluster)
-            for each in per_worker:
-                worker._register_resource(each._values[place])
+        for place, worker in made.items():
             cluster.workers[place : place + 1] = [worker]
         strategy = self._tf.coordinators.all()[0].strategy
         cluster._num_workers = strategy._num_workers = strategy._extended._num_workers = n
         if {task for _, task in change.before} - {task for _, task in change.places}:
             self._start_forgetting(values_before)
+
+    def _make(self, change: _Change, places: list[int], values: list[Any], cluster: Any) -> dict[int, Any]:
+        """The Workers for these places. All that may fail comes first: raises what TensorFlow raises, and then there is
+        none of them."""
+        made: dict[int, Any] = {}
+        try:
+            for place in places:
+                made[place] = self._tf.classes.Worker(place, _device(change.places[place][1]), cluster)
+                for of_workers in values:
+                    made[place]._register_resource(of_workers[place])
+        except Exception:
+            for worker in made.values():
+                self._dismiss(worker, cluster)
+            raise
+        return made
 
     def _dismiss(self, worker: Any, cluster: Any) -> None:
         """Have the Worker's thread end. Another Worker may have its place already and take the closure that wakes it;

@@ -121,8 +121,8 @@ class ReconcileContext:
         The capacity of a job with checkpoints is reserved for other jobs, so its pods get a grace period of at most
         `Timeouts.grace_s`: the template's value is the tenant's choice alone.
 
-        `left`: the job's size has changed and does without them. A server would wait for the chief's last checkpoint
-        all the same, so a pod with the default grace period gets a short one."""
+        `left`: servers that the job does without. They would wait for the chief's last checkpoint all the same, so they
+        get a short grace period instead of the default one."""
         for pod in pods:
             grace_s = self._shorter_grace_s(pod, left=left)
             if pod.uid in self.deleted or (pod.terminating and (grace_s is None or pod.ended)):
@@ -133,7 +133,7 @@ class ReconcileContext:
             self.actions.append(DeletePod(pod.name, pod.uid, mark=marked, grace_s=grace_s))
 
     def _shorter_grace_s(self, pod: Pod, *, left: bool) -> int | None:
-        if left and self.launcher and pod.grace_s == GRACE_S and not pod.leads:
+        if left and pod.grace_s == GRACE_S:
             return _LEFT_S
         most_s = self.settings.timeouts.grace_s
         return most_s if self.stoppable and pod.grace_s > most_s else None

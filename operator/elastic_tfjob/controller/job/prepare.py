@@ -322,8 +322,8 @@ def lost_replica(ctx: ReconcileContext, roles: Iterable[Role]) -> str:
 
 def is_prepared(ctx: ReconcileContext, role: Role) -> bool:
     """Whether a replica's program of the coming size is ready."""
-    prepared = _prepared(ctx, role)
-    return role in ctx.by_role and prepared is not None and prepared.state == "ready"
+    prepared, pod = _prepared(ctx, role), ctx.by_role.get(role)
+    return pod is not None and not pod.terminating and prepared is not None and prepared.state == "ready"
 
 
 def misses_checkpoints(ctx: ReconcileContext) -> str:

@@ -48,7 +48,7 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
         # A marked pod was to be deleted, by an operator that was killed before it did so.
         unfinished = pod.stopped_by_us and not hold
         if pod.index not in kept or unfinished or _waits_for_a_node_in_vain(ctx, name, pod):
-            ctx.delete_pods([pod], mark=True, left=pod.index not in kept)
+            ctx.delete_pods([pod], mark=True, left=pod.index not in kept and _ends_soon(ctx, name))
         elif pod.not_installed:
             _install_again(ctx, pod)
         elif pod.shut_down and not pod.terminating:
@@ -66,6 +66,18 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
             continue
         if _may_create(ctx, Pod, general_name(ctx.job.name, name, index)):
             _create_pod(ctx, name, index)
+
+
+def _ends_soon(ctx: ReconcileContext, name: str) -> bool:
+    """Whether a pod of this type that the job does without has nothing to do any more: it is a server, its values are
+    saved, and its template has no grace period of its own."""
+    state, report, types = ctx.state, ctx.chief_report, ctx.declared.tf_replica_specs
+    serves = name == "PS" or (name == "Worker" and "PS" in types)
+    own = (types[name].template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    if state is None or report is None or state.phase not in ("Switching", "Stable"):
+        return False
+    saved = report.generation == state.generation and not report.handing_over
+    return serves and ctx.launcher and saved and own is None
 
 
 def _another_leads(ctx: ReconcileContext) -> bool:

@@ -38,7 +38,7 @@ from elastic_tfjob.controller.job.moves import (
     describe_stay,
     on_one_line,
 )
-from elastic_tfjob.controller.job.pods import Role, pods_of, pods_of_both, roles_of
+from elastic_tfjob.controller.job.pods import Pods, Role, pods_of, pods_of_both, roles_of
 from elastic_tfjob.controller.job.prepare import (
     all_heard,
     all_run,
@@ -130,7 +130,10 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
-    if problem := _withdrawn(ctx) or lost_replica(ctx, [ctx.chief, *roles_of(coming)]):
+    # A new pod of a role follows when the old one has ended.
+    ending = {role for role in added if role in pods and pods[role].terminating and not pods[role].unreachable}
+    there = [role for role in roles_of(coming) if role not in ending]
+    if problem := _withdrawn(ctx) or lost_replica(ctx, [ctx.chief, *there]):
         return _roll_back(ctx, problem)
     if no_room := has_no_room(ctx, added):
         back = _roll_back(ctx, f"the new {no_room}")
@@ -143,7 +146,9 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         why = f"containers of running pods ended {ended} times while the next size was prepared"
         return _roll_back(ctx, why, blamed=roles_of(ctx.current))
     if missing and ctx.unheard_s > ctx.timeouts.prepare_s:
-        names = ", ".join(describe_role(role) for role in missing[:5])
+        names = ", ".join(
+            f"{describe_role(role)}{' (its old pod has not ended)' if role in ending else ''}" for role in missing[:5]
+        )
         # A prepared program may wait for something that the running one holds, such as a lock. It may also wait for the
         # added pods, so it is blamed only once these run.
         stuck = [role for role in missing if role in running and is_preparing(ctx, role)] if ready_to_begin else []
@@ -282,7 +287,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     late = chief_lost or ctx.unheard_s > limit_s
     if coming.mode == "overlap" and not late and may_hand_over(ctx, report):
         # The old pods' programs have the values, until the chief's previous one has saved them.
-        ctx.wanted = {name: sorted({*state.pods(name), *_indexes(ctx, name)}) for name in state.replicas}
+        ctx.wanted = _and_all_there(ctx, pods_of(state))
         ctx.send(send_commands(ctx, [ctx.chief], "run", None))
     else:
         ctx.wanted = pods_of(state)
@@ -294,7 +299,7 @@ def _switching(ctx: ReconcileContext) -> StoredState:
         failed = never_begins(ctx, limit_s)
         if state.way_back is not None:
             return _return(ctx, state.way_back, failed) if failed else state
-    if not ((heard and all_heard(ctx)) or silent or late or refused or failed):
+    if not ((heard and all_heard(ctx) and not saves) or silent or late or refused or failed):
         return state
     downtime_s = report.downtime_s if heard and report is not None else None
     if downtime_s is None and coming.mode == "recreate" and not (late or refused):
@@ -337,9 +342,11 @@ def _switching(ctx: ReconcileContext) -> StoredState:
     return settled
 
 
-def _indexes(ctx: ReconcileContext, name: str) -> set[int]:
-    """The indexes of the pods of a type that exist, without that of a chief that has left for another pod."""
-    return {index for (kind, index), pod in ctx.by_role.items() if kind == name and not pod.leads}
+def _and_all_there(ctx: ReconcileContext, wanted: Pods) -> Pods:
+    """These pods, and all that exist, without that of a chief that has left for another pod: servers of an earlier size
+    may hold values that the chief saves."""
+    there = [role for role, pod in ctx.by_role.items() if not pod.leads]
+    return {name: sorted({*indexes, *(at for kind, at in there if kind == name)}) for name, indexes in wanted.items()}
 
 
 def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
@@ -363,7 +370,7 @@ def _return(ctx: ReconcileContext, back: Trained, why: str) -> StoredState:
     message = f"{change} ({coming.mode}), but no step was made: {why}. Training continues {where}"
     ctx.event("Warning", "RescaleUndone", message)
     ctx.count("roll_backs", label=state.cause(coming))
-    ctx.hold = True
+    ctx.wanted, ctx.hold = _and_all_there(ctx, pods_of(state)), True
     refused = Refused(coming.generation, why, ctx.now_text)
     return replace(_enter(ctx, "Recreating"), reason=why, next=returns, refused=refused)
 
@@ -380,6 +387,8 @@ def _recreating(ctx: ReconcileContext) -> StoredState:
     coming, pods, state = ctx.coming, ctx.by_role, ctx.current
     chief = ctx.chief_pod
     ctx.wanted, ctx.hold = pods_of_both(state, coming), True
+    if chief is not None and not chief.ended:
+        ctx.wanted = _and_all_there(ctx, ctx.wanted)
     stop = state.stop if not coming.replicas else None
     if stop is not None and not stop.ended:
         stop = stopping.judge(ctx, stop)
