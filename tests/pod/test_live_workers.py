@@ -116,6 +116,19 @@ def unwoken(to, limit_s):  # the thread of a Worker that leaves is idle until a 
     queue.put = put
     return finish(to, limit_s)
 
+def plus(number):
+    return tf.function(lambda iterator: next(iterator) + number)
+
+def tracing(to, limit_s):  # the program makes functions all the time
+    start(to, limit_s)
+    made = 0
+    while live.outcome is None or made < 20:
+        train(2)
+        coordinator.schedule(plus(made), args=(iterators[0],))
+        made += 1
+    coordinator.join()
+    return finish(to, limit_s)
+
 def no_thread(to, limit_s):  # for the second Worker that joins
     prepare(to, limit_s)
     worker, made = cluster_coordinator.Worker, []
@@ -289,6 +302,12 @@ def test_workers_join_and_leave_in_any_place(job: Job) -> None:
 def test_a_worker_that_leaves_takes_no_step_with_it(job: Job) -> None:
     job.change([job.worker()], "unwoken")
     job.change(job.first, "unwoken")
+
+
+def test_functions_are_made_while_workers_join_and_leave(job: Job) -> None:
+    for _ in range(4):
+        job.change([*job.first, job.worker(), job.worker()], "tracing")
+        job.change(job.first, "tracing")
 
 
 def test_a_change_that_fails_half_way_is_not_made(job: Job) -> None:

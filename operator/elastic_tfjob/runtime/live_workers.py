@@ -48,6 +48,8 @@ _UPDATES = 250
 _FILES_PART = 0.5
 """No update where more than this part of the files is open that the chief may have open: with TensorFlow before 2.20,
 each leaves 7 open for ever."""
+_UPDATE_S = 10.0
+"""A function is registered with the servers after this time at the latest, though an update of them is under way."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2, and so of gRPC, begins: the preface and empty settings. The server answers with its own."""
 _SETTINGS = 4
@@ -102,6 +104,30 @@ class _Made:
         return [each for each in found if each is not None]
 
 
+class _Registration:
+    """A lock around what registers functions with the servers. TensorFlow sends a new function to each server that it
+    knows, and fails for one that an update of the server definition takes away meanwhile. Methods of the context are
+    replaced, once in a process."""
+
+    def __init__(self, kind: Any) -> None:
+        self.lock = threading.RLock()
+        for name in ("add_c_function", "add_function", "add_function_def", "remove_function"):
+            if hasattr(kind, name):
+                setattr(kind, name, self._locked(getattr(kind, name)))
+
+    def _locked(self, method: Any) -> Any:
+        @functools.wraps(method)
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            held = self.lock.acquire(timeout=_UPDATE_S)  # an update may hang on a server that stopped answering
+            try:
+                return method(*args, **kwargs)
+            finally:
+                if held:
+                    self.lock.release()
+
+        return wait
+
+
 class _TensorFlow:
     """TensorFlow's modules, and the coordinators and values for each worker that the program made. Raises ImportError
     or AttributeError for a version that lacks a name."""
@@ -113,6 +139,7 @@ class _TensorFlow:
         operator.attrgetter(*_OF_MODULE)(cluster_coordinator)
         operator.attrgetter("get_server_def", "Context.update_server_def")(context)
         self.classes, self.context, self.new_executor = cluster_coordinator, context, executor.new_executor
+        self.registration = _Registration(context.Context)
         self.coordinators = _Made(cluster_coordinator.ClusterCoordinator)
         self.per_worker = _Made(cluster_coordinator.PerWorkerValues)
         # Only now: a search of the heap takes long enough to be noticed in training.
@@ -363,7 +390,8 @@ class LiveWorkers:
 
     def _tell(self, definition: Any) -> None:
         self._updates += 1
-        self._tf.context.context().update_server_def(definition)
+        with self._tf.registration.lock:
+            self._tf.context.context().update_server_def(definition)
 
     def _forget(self, _: Any) -> None:
         """Have TensorFlow forget the workers that have left. The argument is what they had built: its end is a message
