@@ -246,7 +246,7 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[str, bool, dict[str, Any]]]:
 
 
 def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> None:
-    columns = ("model", "mode", "change", "n", "p50 s", "p90 s", "program s", "steps lost (mode)")
+    columns = ("model", "mode", "change", "n", "p50 s", "p90 s", "program s", "steps lost")
     figures = ("prepare s", "CPU-s kept/added", "worst gap s", "training lost s", "rate while")
     table = result_table("Training stops for so long when a job changes its size", (*columns, *figures), words=3)
     for model in MODELS:
@@ -264,7 +264,7 @@ def report(modes: Results, measured: dict[tuple[str, str], list[Rescale]]) -> No
                     f"{part['p50_s']:.2f}",
                     f"{part['p90_s']:.2f}",
                     _median(part.get("parts_s", {}), "program", 2),
-                    str(result["lost_steps"]),
+                    str(part["lost_steps"]),
                     _median(part, "prepare_s"),
                     f"{_median(part, 'prepare_cpu_s')}/{_median(part, 'prepare_cpu_added_s')}".strip("/"),
                     _median(part, "worst_gap_s"),

@@ -175,10 +175,10 @@ def summary(rescales: Sequence[Rescale]) -> dict[str, Any]:
 
 
 def _each_way(rescales: Sequence[Rescale]) -> dict[str, Any]:
-    result = {**_costs(rescales), "lost_steps": sum(each.lost_steps for each in rescales), "n": len(rescales)}
+    result = _costs(rescales)
     for name, grows in (("grow", True), ("shrink", False)):
         if part := [each for each in rescales if each.grows is grows]:
-            result[name] = {**_costs(part), "n": len(part)}
+            result[name] = _costs(part)
     return result
 
 
@@ -196,4 +196,4 @@ def _costs(rescales: Sequence[Rescale]) -> dict[str, Any]:
         used = [seconds for each in rescales for seconds in each.prepare_cpu_s.get(which, ())]
         if used:
             costs[key] = _spread(used)
-    return costs
+    return {**costs, "lost_steps": sum(each.lost_steps for each in rescales), "n": len(rescales)}

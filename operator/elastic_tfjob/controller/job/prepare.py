@@ -272,8 +272,7 @@ def cannot_prepare(ctx: ReconcileContext, added: Sequence[Role]) -> str:
     coming, pods = ctx.coming, ctx.by_role
     for role in added:
         pod = pods.get(role)
-        # A worker that left a moment ago may still be there under that name; a new pod follows it.
-        if pod is not None and not pod.terminating and pod.phase in ("Failed", "Succeeded"):
+        if pod is not None and pod.phase in ("Failed", "Succeeded"):
             return f"the new {describe_role(role)} ended"
     for role in roles_of(coming):
         if failed := has_failed_to_prepare(ctx, role):

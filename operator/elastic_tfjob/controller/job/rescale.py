@@ -115,11 +115,11 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     pods = ctx.by_role
     running = set(roles_of(ctx.current))
     added = [role for role in roles_of(coming) if role not in running]
+    # A new pod of such a role follows when the old one has ended.
+    ending = {role for role in added if role in pods and pods[role].terminating}
     # Added pods have host names only when they run. A program that looked them up earlier would get a negative answer,
     # which name services cache for half a minute.
-    ready_to_begin = all(
-        role in pods and pods[role].phase == "Running" and not pods[role].terminating for role in added
-    )
+    ready_to_begin = not ending and all(role in pods and pods[role].phase == "Running" for role in added)
     # In mode `live` the other programs stay. The chief's takes part, so that its report tells when it has given up.
     changing = [*added, ctx.chief] if coming.mode == "live" else roles_of(coming)
     if ctx.chief_moves:
@@ -130,15 +130,13 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     ctx.wanted = pods_of_both(ctx.current, coming)
     ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
-    # A new pod of a role follows when the old one has ended.
-    ending = {role for role in added if role in pods and pods[role].terminating and not pods[role].unreachable}
-    there = [role for role in roles_of(coming) if role not in ending]
+    there = [role for role in roles_of(coming) if role not in ending or pods[role].unreachable]
     if problem := _withdrawn(ctx) or lost_replica(ctx, [ctx.chief, *there]):
         return _roll_back(ctx, problem)
     if no_room := has_no_room(ctx, added):
         back = _roll_back(ctx, f"the new {no_room}")
         return replace(back, next=replace(coming, no_room=True))
-    if problem := cannot_prepare(ctx, added):
+    if problem := cannot_prepare(ctx, [role for role in added if role not in ending]):
         return _roll_back(ctx, problem)
     missing = [role for role in changing if not is_prepared(ctx, role)]
     if (ended := ctx.restarts - coming.restarts) >= _DEATHS:
