@@ -22,6 +22,7 @@ def test_another_registry_is_written_wherever_an_image_is_named() -> None:
         "manifests/helm/elastic-tfjob/Chart.yaml",
         "manifests/helm/elastic-tfjob/values.yaml",
         "manifests/samples/digits.yaml",
+        "manifests/samples/program.yaml",
         "manifests/samples/second.yaml",
         "kubeflow_pipelines/components/training/tfjob/component.yaml",
         "kubeflow_pipelines/components/training/tfjob_cleanup/component.py",

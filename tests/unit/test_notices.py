@@ -38,17 +38,22 @@ class Loop:
 
     def seen(self, _: Any) -> None: ...
 
-    def round(self, *why: Reason, name: str = "ns/j") -> list[str]:
-        """What is told in a round that keeps the job for this reason."""
+    def round(self, *why: Reason, name: str = "ns/j", pending: Reason | None = None) -> list[str]:
+        """What is told in a round that keeps the job for this reason; `pending`: and why it does not get its size."""
 
         async def look() -> None:
-            plan = Plan(Snapshot(0.0, {}, {}), {}, kept=dict.fromkeys([name], why[0]) if why else {})
+            unmet = {name: pending} if pending is not None else {}
+            kept = dict.fromkeys([name], why[0]) if why else {}
+            plan = Plan(Snapshot(0.0, {}, {}), {}, kept=kept, sizes_without_room=unmet)
             async with asyncio.TaskGroup() as group:
                 await self.notices.look(plan, group)
 
         before = len(self.events)
         asyncio.run(look())
-        assert {(event.type, event.reason) for event in self.events} <= {("Normal", "NotStopped")}
+        assert {(event.type, event.reason) for event in self.events} <= {
+            ("Normal", "NotStopped"),
+            ("Normal", "RescalePending"),
+        }
         return [event.message for event in self.events[before:]]
 
 
@@ -119,3 +124,17 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     assert see(described("b", "claim data, folder /x")) == []
     with_place = [each for each in loop.entries.values() if each.checkpoints is not None]
     assert (len(loop.notices._places), len(with_place)) == (1, 1)
+
+
+def test_why_a_requested_size_is_pending_is_told_when_the_reason_changes() -> None:
+    loop = Loop()
+
+    def told(fits: int) -> list[str]:
+        return loop.round(pending=Reason("size-no-room", {"wanted": {"Worker": 4}, "fits": {"Worker": fits}}))
+
+    said = "The job keeps its size: no room for the requested 4 workers; there is room for {} workers"
+    assert (told(2), told(2), told(3)) == ([said.format(2)], [], [said.format(3)])
+    assert loop.round() == []
+    assert told(3) == [said.format(3)]
+    loop.jobs.clear()
+    assert told(2) == []

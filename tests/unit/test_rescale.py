@@ -580,6 +580,35 @@ def test_cpu_that_was_lent_is_given_back_before_the_new_size_runs() -> None:
     assert cluster.pods["j-ps-0"].cpu == (300, 300)
 
 
+@pytest.mark.parametrize(("kubelet_s", "created_s"), [(1.0, 1.0), (60.0, 3.0)])
+def test_a_pod_is_added_when_lent_cpu_was_given_up(kubelet_s: float, created_s: float) -> None:
+    """kube-scheduler would find no room for it before; a kubelet that needs long is not waited for."""
+    cluster = started()
+    lent = Target(0, {"Chief": 1, "PS": 1, "Worker": 2}, {}, {"Chief": (400,)}, "idle capacity")
+    cluster.annotations[TARGET_ANNOTATION] = lent.to_json()
+    cluster.run(5)
+    cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], held_millicores=400)
+    grown = Target(1, {"Chief": 1, "PS": 1, "Worker": 3}, {}, {}, "grows")
+    cluster.annotations[TARGET_ANNOTATION] = grown.to_json()
+    cluster.until("Preparing")
+    began = cluster.now
+    while "j-worker-2" not in cluster.pods:
+        if (cluster.now - began).total_seconds() >= kubelet_s:
+            cluster.pods["j-chief-0"] = replace(cluster.pods["j-chief-0"], held_millicores=100)
+        cluster.run(1)
+    assert created_s <= (cluster.now - began).total_seconds() <= created_s + 2
+    assert cluster.pods["j-chief-0"].cpu.request_millicores < 400
+
+
+@pytest.mark.parametrize(("index", "elastic", "told"), [(1, True, False), (0, True, True), (1, False, True)])
+def test_a_pod_that_leaves_as_planned_gets_no_event_of_its_exit_code(index: int, elastic: bool, told: bool) -> None:
+    stored = StoredState("Stable", 1, replicas={"Worker": 1}).to_json()
+    annotations = {**ELASTIC, f"{PREFIX}state": stored} if elastic else {}
+    pods = [build.pod("Worker", k, exit_code=137 if k == index else None) for k in range(2)]
+    decision = build.decide(build.job({"Worker": 1}, annotations=annotations), pods=tuple(pods))
+    assert ("ExitedWithCode" in [each.reason for each in decision.events]) is told
+
+
 def test_cpu_that_was_given_up_for_a_size_that_did_not_come_is_not_taken_back() -> None:
     """Another job may have it by now; the next plan says."""
     cluster = started()

@@ -161,6 +161,7 @@ ReasonCode = Literal[
     "requested-size",
     "room-to-come",
     "short",
+    "size-no-room",
     "slower",
     "suspended",
     "taken-away",

@@ -10,6 +10,7 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.words import count_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_NOT_IN_TIME, Cluster, Failed, run
+from elastic_tfjob.commands.job_events import job_events, why_pending
 from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, see
 
 __all__ = ["auto", "resume", "scale", "suspend"]
@@ -107,15 +108,18 @@ async def _until(
 ) -> JobRow:
     """Wait until the job has the size and no rescale is under way."""
     row: JobRow | None = None
+    pending = ""
     try:
         async with asyncio.timeout(timeout_s):
             while row is None or row.phase != "Stable" or any(row.replicas.get(of, 0) != n for of, n in asked.items()):
                 await asyncio.sleep(_LOOK_S if row is not None else 0)
-                row = job_row(await at.job(name))
-                report(f"{name}: waiting for {show.size(asked)} ({row.state}: {row.reason})")
+                seen = see(await at.job(name))
+                row = job_row(seen)
+                pending = why_pending(seen, row, (await job_events(at, seen))[0]) if row.phase == "Stable" else ""
+                report(f"{name}: waiting for {show.size(asked)} ({row.state}: {pending or row.reason})")
                 if row.state in ("Succeeded", "Failed"):
                     raise Failed(f"{name} ended ({row.state}) before it reached the size")
     except TimeoutError:
-        why = show.plain(f"{row.state}: {row.reason}") if row is not None else "the job could not be read"
+        why = show.plain(f"{row.state}: {pending or row.reason}") if row is not None else "the job could not be read"
         raise Failed(f"{name} did not reach the size within {timeout_s} s ({why})", EXIT_NOT_IN_TIME) from None
     return row

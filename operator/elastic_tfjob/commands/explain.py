@@ -8,9 +8,9 @@ import click
 
 from elastic_tfjob.api.words import counts_in_words
 from elastic_tfjob.commands import show
-from elastic_tfjob.commands.cluster import Cluster, path_of, run
+from elastic_tfjob.commands.cluster import Cluster, run
 from elastic_tfjob.commands.configuration import order_hint
-from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.commands.job_events import job_events, why_pending
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.planning.request import decided
 from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, see
@@ -19,7 +19,6 @@ from elastic_tfjob.controller.query.rows.what_if import ForecastRow, forecast_ro
 
 __all__ = ["explain", "explanation", "hints"]
 
-_EVENTS: Final = 50
 # Prefixes of event reasons; the object's kind follows.
 _REFUSED: Final = "FailedCreate"
 _CREATED: Final = "SuccessfulCreate"
@@ -32,14 +31,15 @@ def explain(*, job: str, operator_namespace: str, output: str | None, **cluster:
     async def do(at: Cluster) -> None:
         seen = see(await at.job(job))
         row = job_row(seen)
-        events, unread = await _events(at, seen)
+        events, unread = await job_events(at, seen)
         forecast = forecast_row(seen, row)
         order = ""
         if seen.request is not None and row.state == "Waiting" and not row.orders:
             order = await order_hint(at, operator_namespace, seen.request)
         if output == "json":
             found = {"job": row, "forecast": forecast, "timeline": timeline(seen), "sizes": sizes(seen)}
-            found |= {"events": events, "refused": refusals(row, events), "hints": list(hints(seen, row, order))}
+            found |= {"events": events, "refused": refusals(row, events)}
+            found |= {"pending": why_pending(seen, row, events), "hints": list(hints(seen, row, order))}
             click.echo(show.as_json(found))
             return
         click.echo("\n".join(explanation(seen, row, forecast, events, order)))
@@ -47,21 +47,6 @@ def explain(*, job: str, operator_namespace: str, output: str | None, **cluster:
             click.echo(f"\n{unread}", err=True)
 
     run(do, **cluster)
-
-
-async def _events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
-    """The job's events, and why they are missing if they cannot be read."""
-    about = f"involvedObject.uid={seen.job.uid}"
-    try:
-        items = await at.items(path_of(at.namespace, "events"), fieldSelector=about)
-    except ApiError as error:
-        return [], f"events cannot be read: {show.plain(error.message or error.reason)}"
-    found = []
-    for item in items[-_EVENTS:]:
-        when = item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp")
-        text, reason = str(item.get("message") or ""), str(item.get("reason") or "")
-        found.append(Happening(at=when if moment_of(when) else None, kind="condition", text=text, reason=reason))
-    return found, ""
 
 
 def explanation(
@@ -76,6 +61,7 @@ def explanation(
         ("waiting", f"for {show.ago(row.waits_since, now)}" if row.waits_since else ""),
         ("size", show.size(row.replicas)),
         ("target size", show.size(row.wanted) if row.wanted != row.replicas else ""),
+        ("pending", why_pending(seen, row, events)),
         ("ordered", f"nodes for {show.size(row.orders)}" if row.orders else ""),
         ("bounds", ", ".join(f"{name} {a} to {b}" for name, (a, b) in row.bounds.items() if a != b) or "fixed"),
         ("steps", _steps(row)),

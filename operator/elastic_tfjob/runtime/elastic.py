@@ -36,6 +36,7 @@ from elastic_tfjob.runtime.live_changes import LiveChanges
 from elastic_tfjob.runtime.live_workers import LiveWorkers
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
+from elastic_tfjob.runtime.worker_datasets import without_autotuning
 
 # -- Decisions that all workers of a MultiWorkerMirroredStrategy take together -----------------------------------------
 
@@ -189,6 +190,8 @@ class ElasticCheckpoint:
             fixed = batch_size is not None and batch == "fixed" and on_workers is None
             why_not = "the batch is fixed, and the program has no on_workers" if fixed else ""
             why_not = why_not if live else "the program has set live=False"
+            if on_workers is not None:
+                without_autotuning()
             changed = self._workers_changed
             self._live = LiveChanges(LiveWorkers(tf), self._hello.folder, self.progress, why_not, changed)
         self._hand_over = HandOver(tf, self._checkpoints, self._hello, tf_config)

@@ -22,7 +22,7 @@ from elastic_tfjob.scheduling.snapshot import Snapshot
 from elastic_tfjob.scheduling.steps.compact import give_up_node
 from elastic_tfjob.scheduling.steps.order_nodes import order_nodes
 from elastic_tfjob.scheduling.steps.repair import repair, repair_candidates, repair_late
-from elastic_tfjob.scheduling.steps.requested_size import resize_as_requested, size_requests
+from elastic_tfjob.scheduling.steps.requested_size import explain_unmet_sizes, resize_as_requested, size_requests
 from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S, ChangeCosts
 from elastic_tfjob.scheduling.validation import validate
 
@@ -53,6 +53,7 @@ def schedule(snapshot: Snapshot, profile: Profile) -> Plan:
         except SystemExit as error:  # would end the operator, which plans for other profiles' jobs, too
             raise RuntimeError(f"profile {profile.name}: a step ended the program") from error
     repair_late(round_)
+    explain_unmet_sizes(round_)
     if round_.changes:
         validate(round_)
     order_nodes(round_)

@@ -222,6 +222,12 @@ def _requested_size(facts: _Facts) -> str:
     return f"requested size: {', '.join(said)}"
 
 
+def _size_no_room(facts: _Facts) -> str:
+    """`wanted` and `fits`: the replicas that are requested, and those that have room, of the types that change."""
+    wanted, fits = facts.counts("wanted"), facts.counts("fits")
+    return f"no room for the requested {counts_in_words(wanted)}; there is room for {counts_in_words(fits)}"
+
+
 def _lost(facts: _Facts) -> str:
     """`gone`, `cordoned`, `draining`, `refused`: nodes. `by`: another size is requested, too.
     `fewer`: no room for as many replicas."""
@@ -421,6 +427,7 @@ WORDS: Final[Mapping[Code, Callable[[_Facts], str]]] = {
     "requested-size": _requested_size,
     "room-to-come": lambda facts: f"waits for room on {facts.text('node')}, which another job is about to free",
     "short": _short,
+    "size-no-room": _size_no_room,
     "slower": lambda facts: (
         f"was faster with fewer replicas: {facts.number('there'):.3g} steps/s, now {facts.number('here'):.3g}"
     ),

@@ -78,7 +78,9 @@ class Round:
         self.gave_back = 0
         """How often capacity was freed. Until this changes, a start that found no nodes would fail again."""
         self.unmet: dict[str, Counts] = {}
-        """Sizes that running jobs must have, but for which there is no room."""
+        """Sizes that running jobs must have, but for which there was no room when the round began."""
+        self.sizes_without_room: dict[str, Reason] = {}
+        """Why jobs do not get the size that a person requests."""
         self.held_back = BEHIND
         self.left: set[str] = set()
         """Jobs that leave a node before it is taken away: no other step moves them or gives them more replicas."""
@@ -452,6 +454,7 @@ class Round:
             self.held_back,
             _queue(self.snapshot, self.rules),
             self.kept,
+            self.sizes_without_room,
             self._memory,
             self.orders,
             frozenset(self.given_up),

@@ -226,6 +226,26 @@ def test_explain_tells_what_happened_and_why(ask: Ask) -> None:
     assert found["forecast"]["source"] == "measured"
 
 
+PENDING = {
+    "lastTimestamp": "2026-01-02T03:09:00Z",
+    "reason": "RescalePending",
+    "message": "The job keeps its size: no room",
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "later", "said"),
+    [("3", None, True), ("4", None, False), ("3", "RescaleRolledBack", False), ("3", "SuccessfulCreatePod", True)],
+)
+def test_explain_says_why_a_requested_size_is_pending(ask: Ask, wanted: str, later: str | None, said: bool) -> None:
+    annotations = {"max-workers": "4", "checkpoint-dir": "/c", "target-workers": wanted}
+    after = [{"lastTimestamp": "2026-01-02T03:10:00Z", "reason": later, "message": "later"}] if later else []
+    server = Server(running(annotations=annotations), events=[PENDING, *after])
+    assert ("pending:      The job keeps its size: no room" in ask(server, "explain", "j").output) is said
+    found = json.loads(ask(server, "explain", "j", "-o", "json").output)["pending"]
+    assert found == ("The job keeps its size: no room" if said else "")
+
+
 STARTING = tfjob(conditions={"Created": "2026-01-02T03:00:01Z"})
 
 
@@ -418,6 +438,10 @@ def test_scale_waits_until_the_job_has_the_size(ask: Ask, monkeypatch: pytest.Mo
     late = ask(Server(running()), "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
     assert late.exit_code == cluster.EXIT_NOT_IN_TIME
     assert "did not reach the size within 1 s (Running: idle CPU)" in late.stderr
+    annotations = {"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}
+    server = Server(running(annotations=annotations), events=[PENDING])
+    late = ask(server, "scale", "j", "--workers", "3", "--wait", "--timeout", "1")
+    assert "did not reach the size within 1 s (Running: The job keeps its size: no room)" in late.stderr
 
 
 def test_a_command_that_waits_shows_on_a_terminal_what_it_waits_for(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,22 @@ def resize_cpu(ctx: ReconcileContext) -> None:
             ctx.actions.append(ResizePod(pod.name, pod.uid, *wanted, change, container=pod.trains))
 
 
+def holds_more(ctx: ReconcileContext, coming: Next) -> bool:
+    """Whether running pods still hold more CPU than the coming size gives them. A pod that is added meanwhile may find
+    no room."""
+    if not ctx.elastic:
+        return False
+    for name in ctx.declared.tf_replica_specs:
+        for pod in ctx.of_type(name):
+            if pod.index is None or pod.terminating or pod.phase != "Running" or (pod.uid, "less") in ctx.refused:
+                continue
+            wanted = cpu_of_replica(ctx, coming, name, pod.index)
+            held = max(pod.cpu.request_millicores, pod.held_millicores)
+            if wanted is not None and held > wanted.request_millicores:
+                return True
+    return False
+
+
 def _room(ctx: ReconcileContext, state: StoredState) -> dict[str, int]:
     """Returns by node the millicores that may be added to the job's pods there now: their target, less what all of the
     job's pods there still hold. The plan has already waited for other jobs' pods. A pod that will be recreated on a

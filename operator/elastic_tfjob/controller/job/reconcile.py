@@ -146,7 +146,9 @@ def follow(ctx: ReconcileContext) -> None:
     if after_step.phase != state.phase:
         ctx.look_again(0.0)
     elif not tells_numbers(kept, report):
-        ctx.look_again(NUMBERS_S)  # nothing else triggers a pass to store these figures later
+        # Nothing else triggers a pass to store these figures later.
+        stored_at = moment_of(kept.metrics_at) or ctx.now
+        ctx.look_again(max(0.0, NUMBERS_S - (ctx.now - stored_at).total_seconds()))
 
 
 def _attempt(ctx: ReconcileContext, before: StoredState, after: StoredState) -> TryPods:

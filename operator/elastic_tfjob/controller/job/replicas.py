@@ -54,7 +54,8 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
         elif pod.shut_down and not pod.terminating:
             ctx.delete_pods([pod])  # recreated, as a pod whose node is deleted
         leaving = leaves(ctx, name, pod)
-        if pod.exit_code is not None:
+        as_planned = pod.stopped_by_us or (ctx.state is not None and pod.index not in kept)
+        if pod.exit_code is not None and not as_planned:
             ctx.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
         if pod.phase == "Failed" and not leaving:
             _judge_failed(ctx, name, replica.restart, pod)

@@ -30,6 +30,7 @@ from typing import Final
 from elastic_tfjob.controller.job import stopping
 from elastic_tfjob.controller.job.commands import run_commands, send_commands
 from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_PER_PASS, ReconcileContext
+from elastic_tfjob.controller.job.cpu import holds_more
 from elastic_tfjob.controller.job.follow_target import admit, follow_target, size_of
 from elastic_tfjob.controller.job.injection import injection_when_started
 from elastic_tfjob.controller.job.moves import (
@@ -67,6 +68,9 @@ from elastic_tfjob.controller.model.target import Cpu, words
 
 # Number of container ends, while a size is prepared, after which the size is given up: a single one may be chance.
 _DEATHS: Final = 2
+# Seconds for which added pods wait until running ones have given up lent CPU. kube-scheduler would find no room for
+# them, and try again only after a while.
+_GIVES_UP_CPU_S: Final = 3.0
 
 
 def advance(ctx: ReconcileContext) -> StoredState:
@@ -128,6 +132,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     if ready_to_begin:
         recipients = [role for role in changing if role not in running or runs_a_program(ctx, role)]
     ctx.wanted = pods_of_both(ctx.current, coming)
+    if pods.keys().isdisjoint(added) and ctx.elapsed_s < _GIVES_UP_CPU_S and holds_more(ctx, coming):
+        ctx.wanted = pods_of(ctx.current)
     ctx.send(send_commands(ctx, recipients, "prepare", coming))
     ctx.look_again(1.0)
     there = [role for role in roles_of(coming) if role not in ending or pods[role].unreachable]

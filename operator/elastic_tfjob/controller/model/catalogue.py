@@ -30,7 +30,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "TFJobRestarting": Meaning("Warning", "TFJob", "A replica failed and is recreated."),
     "TFJobSucceeded": Meaning("Normal", "TFJob", "The job succeeded."),
     "TFJobFailed": Meaning("Normal or Warning", "TFJob", "The job failed. The message says why."),
-    "ExitedWithCode": Meaning("Normal", "TFJob", "A container `tensorflow` ended. The message has the exit code."),
+    "ExitedWithCode": Meaning(
+        "Normal",
+        "TFJob",
+        "A container `tensorflow` ended; none for pods that a resize removes. The message has the exit code.",
+    ),
     "JobTerminated": Meaning("Normal", "TFJob", "The job ended; its PodGroup is deleted."),
     "SuccessfulCreatePod": Meaning("Normal", "TFJob", "A pod was created."),
     "SuccessfulCreateService": Meaning("Normal", "TFJob", "A Service was created."),

@@ -15,7 +15,7 @@ from elastic_tfjob.controller.model.affinity import pinned_to
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.model.injection import RESOURCES
 from elastic_tfjob.controller.model.job import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.model.quantities import NO_CPU, CpuAsked, cpu_of, is_quantity, requests_of
+from elastic_tfjob.controller.model.quantities import NO_CPU, CpuAsked, allocated_cpu, cpu_of, is_quantity, requests_of
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
@@ -172,7 +172,8 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod of a TFJob. `index` is None if the label is not a number; `exit_code` is None until the training container
-    has terminated. `cpu` is the request and limit of that container. `command` is the operator's command to its
+    has terminated. `cpu` is the request and limit of that container, `held_millicores` what the kubelet has given it
+    (0: not reported). `command` is the operator's command to its
     launcher. `exporter`: the pod serves its status, at `status_port`. `injected`: the operator added something, which
     requests `added`. `pinned` is the one node that the pod may be bound to. `running_since` is when the training
     container was started (RFC 3339), while it runs. `unschedulable_at` is since when kube-scheduler finds no node for
@@ -203,6 +204,7 @@ class Pod:
     ip: str = ""
     requests: Resources = NOTHING
     cpu: CpuAsked = NO_CPU
+    held_millicores: int = 0
     command: str = ""
     exporter: bool = False
     status_port: int = STATUS_PORT
@@ -260,6 +262,7 @@ class Pod:
             ip=_ip(status.get("podIP") or ""),
             requests=requests_of(spec, status),
             cpu=cpu_of(spec, trains),
+            held_millicores=allocated_cpu(status, trains),
             command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(
                 (

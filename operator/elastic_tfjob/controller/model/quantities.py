@@ -15,6 +15,7 @@ __all__ = [
     "NO_CPU",
     "CpuAsked",
     "allocatable",
+    "allocated_cpu",
     "amounts",
     "cpu_of",
     "has_pod_level_resources",
@@ -276,6 +277,14 @@ def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
             request = (resources.get("requests") or {}).get("cpu", limit)
             return CpuAsked(millicores(request), millicores(limit))
     return NO_CPU
+
+
+def allocated_cpu(status: Raw, container: str) -> int:
+    """Returns the millicores that a container has by its pod's status; 0 where the kubelet reports none. They stay what
+    they were until the kubelet has carried out a resize, and kube-scheduler counts them until then."""
+    found: Raw = next((each for each in status.get("containerStatuses") or () if each.get("name") == container), {})
+    given = found.get("allocatedResources"), (found.get("resources") or {}).get("requests")
+    return max(millicores((each or {}).get("cpu", 0)) for each in given)
 
 
 def amounts(asked: Raw) -> Resources:

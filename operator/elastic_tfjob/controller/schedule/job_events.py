@@ -408,6 +408,8 @@ class JobEvents:
         # By namespace and checkpoint place: the jobs that use the place, with their uids.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._plan: Plan | None = None
+        self._unmet: dict[str, tuple[str, Reason]] = {}
+        """By job that does not get the size that a person requests, its UID and why."""
 
     def follow(self, entry: JobEntry, job: TFJob | None) -> None:
         """Takes the job as it is now; None: it no longer exists."""
@@ -498,6 +500,8 @@ class JobEvents:
         self._plan = plan
         try:
             self._record_kept(plan.kept if plan is not None else {})
+            if plan is not None:
+                self._record_unmet(plan.sizes_without_room)
             # A job whose verdict is being written gets its other events in a later round: these are not urgent.
             await self._verdicts.look(plan, group)
             self._losses.send_due(group)
@@ -518,3 +522,14 @@ class JobEvents:
                 sent.add(why.code)
                 message = f"The profile wanted to stop or move this job, but cannot: {why}"
                 self._recorder.record(job, Event("Normal", "NotStopped", message))
+
+    def _record_unmet(self, unmet: Mapping[str, Reason]) -> None:
+        """Sends events about jobs that do not get the size that a person requests, when the reason changes."""
+        for name in self._unmet.keys() - unmet.keys():
+            del self._unmet[name]
+        for name, why in unmet.items():
+            namespace, _, job_name = name.partition("/")
+            job = self._jobs.one((namespace, job_name))
+            if job is not None and self._unmet.get(name) != (job.uid, why):
+                self._unmet[name] = job.uid, why
+                self._recorder.record(job, Event("Normal", "RescalePending", f"The job keeps its size: {why}"))

@@ -4,12 +4,23 @@ A person asks by the annotations `target-workers` and `target-ps`, by an edit of
 operator sets a job's bounds to the size asked for (`JobSpec.asked` has the words), so that no step changes it again.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+
+from elastic_tfjob.scheduling.preferences import place_preferring
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.room import lost_nodes
+from elastic_tfjob.scheduling.room import lacking, lost_nodes, shrunk
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Counts, Job, Snapshot
 
-__all__ = ["SizeRequests", "requested_size", "resize_as_requested", "size_reason", "size_requests"]
+__all__ = [
+    "SizeRequests",
+    "explain_unmet_sizes",
+    "requested_size",
+    "resize_as_requested",
+    "size_reason",
+    "size_requests",
+]
 
 
 class SizeRequests:
@@ -63,3 +74,48 @@ def resize_as_requested(round_: Round, requests: SizeRequests) -> None:
             continue
         if not round_.set_size(job, wanted, size_reason(job), "asked"):
             round_.unmet[key] = wanted
+
+
+def explain_unmet_sizes(round_: Round) -> None:
+    """Note why running jobs do not have the size that a person requests when the round's steps are done. Call it last:
+    CPU that is lent counts as free, since it is given back for a requested size."""
+    unmet = [job for key in round_.unmet if requested_size(job := round_.job(key)) and not _changes(round_, job)]
+    if not unmet:
+        return
+    mark = round_.room.mark()
+    for job in round_.running_in_order():
+        if cpu := round_.cpu(job):
+            round_.room.book_cpu(job.spec, round_.placement(job), cpu, -1)
+    for job in unmet:
+        wanted = round_.unmet[job.key]
+        limit = round_.quota.limits(job, wanted) if round_.quota is not None else None
+        round_.sizes_without_room[job.key] = limit or _no_room(round_, job, wanted)
+    round_.room.rollback(mark)
+
+
+def _changes(round_: Round, job: Job) -> bool:
+    return round_.placement(job) != job.placement or bool(lost_nodes(job.placement, round_.snapshot.nodes))
+
+
+def _no_room(round_: Round, job: Job, wanted: Counts) -> Reason:
+    """How much of a size has room, found by bisection over the replicas that the job lacks, one of each type in
+    turn."""
+    room, kept = round_.room, shrunk(job.placement, wanted)
+    room.give(job.spec, {type_: names[len(kept.get(type_, ())) :] for type_, names in job.placement.items()})
+    lacks = lacking(kept, wanted)
+    turns = sorted((k / n, type_) for type_, n in lacks.items() for k in range(1, n + 1))
+    least, beyond = 0, len(turns)
+    while beyond - least > 1:
+        half, mark = (least + beyond) // 2, room.mark()
+        if place_preferring(round_.rules.place, job.spec, _of(turns[:half]), room, kept) is None:
+            beyond = half
+        else:
+            least = half
+        room.rollback(mark)
+    more = _of(turns[:least])
+    fits = {type_: len(kept.get(type_, ())) + more.get(type_, 0) for type_ in lacks}
+    return Reason("size-no-room", {"wanted": {type_: wanted[type_] for type_ in lacks}, "fits": fits})
+
+
+def _of(turns: Sequence[tuple[float, str]]) -> Counts:
+    return Counter(type_ for _, type_ in turns)

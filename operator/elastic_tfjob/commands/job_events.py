@@ -1,0 +1,41 @@
+"""A job's events, as the API server has them, and what they say about a size that a person requests."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_tfjob.commands import show
+from elastic_tfjob.commands.cluster import Cluster, path_of
+from elastic_tfjob.controller.kube.errors import ApiError
+from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob
+from elastic_tfjob.controller.query.rows.timeline import Happening
+
+_MOST: Final = 50
+
+
+async def job_events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
+    """The job's events, and why they are missing if they cannot be read."""
+    about = f"involvedObject.uid={seen.job.uid}"
+    try:
+        items = await at.items(path_of(at.namespace, "events"), fieldSelector=about)
+    except ApiError as error:
+        return [], f"events cannot be read: {show.plain(error.message or error.reason)}"
+    found = []
+    for item in items[-_MOST:]:
+        when = item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp")
+        text, reason = str(item.get("message") or ""), str(item.get("reason") or "")
+        found.append(Happening(at=when if moment_of(when) else None, kind="condition", text=text, reason=reason))
+    return found, ""
+
+
+def why_pending(seen: ReadJob, row: JobRow, events: Sequence[Happening]) -> str:
+    """Why a job does not have the size that a person requests, by its newest event of a rescale; empty if it has the
+    size, or changes to it."""
+    if seen.request is None or row.phase != "Stable":
+        return ""
+    asked = {name: seen.request.elasticity.asked(name) for name in seen.request.declared}
+    if all(count in (None, row.replicas.get(name, 0)) for name, count in asked.items()):
+        return ""
+    about = [each for each in events if each.reason.startswith("Rescale") and each.at]
+    newest = max(about, key=lambda each: each.at or "", default=None)
+    return newest.text if newest is not None and newest.reason == "RescalePending" else ""
