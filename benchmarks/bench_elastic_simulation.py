@@ -33,6 +33,7 @@ from aryl_workload import COSTS, SERVER, Setting, inference, read_rows, servers,
 from bench_kips import SCENARIOS
 from elastic_tfjob.scheduling.profile import Profile
 from elastic_tfjob.scheduling.profiles import build, parse_profile
+from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.formats import read_csv
 from elastic_tfjob.simulation.result import RunResult
@@ -86,11 +87,13 @@ def dl2_ground(case: str, world: str) -> Ground:
     return Ground(f"DL2 {case}, {world}", {"fifo": slot, "hull": told, "elastic": elastic}, run, range(2001, 2006))
 
 
-def kips_ground(load: str) -> Ground:
+def kips_ground(load: str, live: bool) -> Ground:
+    costs = replace(kips.COSTS, live_pause_s=LIVE_PAUSE_S if live else None)
+
     def run(profile: Profile, seed: int) -> RunResult:
         jobs, nodes = kips.large(seed, load, 10) if load in kips.LOADS else kips.live(load)
         return Simulation(
-            SimulationInput(jobs, nodes, speed_model_named("ps-cpu"), costs=kips.COSTS, seed=seed), profile
+            SimulationInput(jobs, nodes, speed_model_named("ps-cpu"), costs=costs, seed=seed), profile
         ).run()
 
     paced: Said = {"cooldown_s": 60.0, "interval_s": 60.0}
@@ -186,9 +189,9 @@ def philly_ground(traces: Path) -> Ground:
     return Ground("Philly, a week", policies, run, [0])
 
 
-def grounds(traces: Path) -> list[Ground]:
+def grounds(traces: Path, live: bool) -> list[Ground]:
     found = [dl2_ground(case, world) for world in hull.WORLDS for case in ("13x30", "24x60")]
-    found += [kips_ground(load) for load in (*kips.LOADS, *SCENARIOS)]
+    found += [kips_ground(load, live) for load in (*kips.LOADS, *SCENARIOS)]
     found += [specon_ground(placement) for placement in specon.PLACEMENTS]
     found += [
         deadline_ground(case, traces)
@@ -275,9 +278,15 @@ def verdicts(found: Sequence[dict[str, Any]]) -> Table:
 @click.command()
 @click.option("--traces", type=click.Path(path_type=Path))
 @click.option("--only", default="", help="Grounds whose name has this in it.")
+@click.option(
+    "--live/--no-live",
+    default=False,
+    show_default=True,
+    help="Whether workers change in running programs, on the grounds of jobs with PS whose changes cost something.",
+)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/elastic-simulation.json"))
-def main(*, traces: Path | None, only: str, output: Path) -> None:
-    chosen = [ground for ground in grounds(traces_dir(traces)) if only in ground.name]
+def main(*, traces: Path | None, only: str, live: bool, output: Path) -> None:
+    chosen = [ground for ground in grounds(traces_dir(traces), live) if only in ground.name]
     found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:

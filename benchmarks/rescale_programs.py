@@ -3,13 +3,13 @@
 A kind is an example program (trainer_images/digits) and the sizes that a job of it goes between; one that has a single
 size goes to the other node and back. docs/elastic.md has the same kinds in a table.
 
-*Way*: `overlap`, `spare` or `recreate`, and whether the program of the new size was forked in the pod that leads or
-started as a process of its own (`exec`); where pods are made anew there is nothing to fork from. *Pause* and *lost
-steps* are found as bench-rescale finds them, in the lines that the leading pod prints. keras_digits.py prints none for
-its steps: there they are what the job's state says. *Training lost* is that of bench-rescale, too, from the same lines,
-or from what the leading pod's exporter says each second. *First step*: from the request to the first step of the new
-size. A change is requested once it is known whether the program uses ElasticCheckpoint: before, the operator would wait
-for that.
+*Way*: `live`, `overlap`, `spare` or `recreate`, and whether the program of the new size was forked in the pod that
+leads or started as a process of its own (`exec`); where pods are made anew there is nothing to fork from. *Pause* and
+*lost steps* are found as bench-rescale finds them, in the lines that the leading pod prints. keras_digits.py prints
+none for its steps: there, and where a change is `live`, they are what the job's state says. *Training lost* is that of
+bench-rescale, too, from the same lines, or from what the leading pod's exporter says each second. *First step*: from
+the request to the first step of the new size. A change is requested once it is known whether the program uses
+ElasticCheckpoint: before, the operator would wait for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from harness.progress import CommandFailed
 from harness.rescale_cost import cost_of, pause, percentile
 from harness.training import PREFIX, Line, training
 from result_table import result_table
-from trainee import BEFORE_S, DIGITS, ENDLESS, NAME, PATIENCE_S, Trainee, followed, not_refused, place
+from trainee import BEFORE_S, DIGITS, ENDLESS, NAME, PATIENCE_S, Trainee, followed, not_refused, place, stayed
 
 __all__ = ["KINDS", "Change", "Kind", "measure", "results", "table"]
 
@@ -164,6 +164,8 @@ class Subject(Trainee):
             not_refused(state, what, asked)
             if state["phase"] != "Stable" or state["generation"] <= before:
                 return False
+            if stayed(state, asked):  # the program has other workers, and goes on
+                return True
             return (pause(lines, asked) if printed else report.get("first_step_at")) is not None
 
         until(happened, PATIENCE_S, lambda: f"no step after {what}:\n{self.jobs.describe(NAME)}")
@@ -175,16 +177,27 @@ class Subject(Trainee):
 
         until(goes_on, PATIENCE_S, lambda: f"it does not train on after {what}")
         done = self.state()["history"][-1]
+        live, switch = stayed(self.state(), asked), self._told("switch") or {}
         prepared = self._told("preparation") or {}
-        start = prepared["way"] if done["mode"] != "recreate" and prepared.get("way") else ""
-        if pair := pause(self.lines.seen, asked):
+        start = prepared["way"] if done["mode"] not in ("live", "recreate") and prepared.get("way") else ""
+        if live:
+            pause_s, lost, first_at = done["downtime_s"], done["lost_steps"], switch["at"]
+        elif pair := pause(self.lines.seen, asked):
             last, first = pair
             pause_s, lost, first_at = first.at - last.at, max(0, last.step - first.resumed_at), first.at
         else:
             pause_s, lost, first_at = done["downtime_s"], done["lost_steps"], self._told("first_step_at")
         training_lost_s = None
         with suppress(ValueError):
-            cost = cost_of(lines, asked, stable, before_s=BEFORE_S, change=what, grows=count > had)
+            cost = cost_of(
+                lines,
+                asked,
+                stable,
+                before_s=BEFORE_S,
+                change=what,
+                grows=count > had,
+                joined=switch["at"] if live else None,
+            )
             training_lost_s = cost.training_lost_s if cost.rate_before else None
         return Change(what, done["mode"], start, round(pause_s, 3), lost, round(first_at - asked, 2), training_lost_s)
 

@@ -106,7 +106,7 @@ class Trainee:
         """What a pod's exporter says; that of the one that leads, if no other is named. Raises CommandFailed."""
         path = f"/api/v1/namespaces/{self.jobs.namespace}/pods/{pod or self.lines.pod}:9465/proxy/status"
         # A pod that is ending no longer answers.
-        return dict(json.loads(self.jobs.cluster.kubectl("get", "--raw", "--request-timeout=5s", path)))
+        return dict(json.loads(self.jobs.cluster.kubectl("get", "--request-timeout=5s", "--raw", path)))
 
     def _prepare_cpu(self, there: set[str]) -> dict[str, list[float]]:
         """CPU-seconds of the program that was prepared in each pod, by whether the pod was there before."""

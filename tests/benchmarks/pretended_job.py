@@ -89,7 +89,7 @@ class Pretended:
             case ["get", "pods", _, "-o", "json"]:
                 pods = [{"metadata": {"name": n}, "spec": {"nodeName": node}} for n, node in self.pods.items()]
                 return json.dumps({"items": pods})
-            case ["get", "--raw", *_, path]:
+            case ["get", _, "--raw", path]:
                 return self._status(path.rpartition("/pods/")[2].partition(":")[0])
             case ["annotate", "tfjob", _, "--overwrite", text]:
                 self._follow(json.loads(text.removeprefix(f"{PREFIX}target=")))
@@ -145,17 +145,18 @@ class Pretended:
     def _switch(self) -> None:
         """As the launcher of the chief has it: the next program goes on from what was saved."""
         generation, self.written_at = self.target["generation"], None
+        at = datetime.fromtimestamp(self.clock.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if self.refuses:
-            at = datetime.fromtimestamp(self.clock.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             refused = {"generation": generation, "reason": self.refuses, "at": at}
             self.state = {**self.state, "phase": "Stable", "refused": refused}
             self.next_at += 0.5
             return
-        done = {"generation": generation, "mode": self.mode, "downtime_s": PAUSE_S, "lost_steps": self.loses}
+        done = {"generation": generation, "mode": self.mode, "downtime_s": PAUSE_S, "lost_steps": self.loses, "at": at}
         history = [*self.state["history"], done]
         self.state = {**self.state, "phase": "Stable", "generation": generation, "history": history}
         self.step -= self.loses
-        self.resumed_at, self.switched_at = self.step, self.next_at
+        self.resumed_at = self.resumed_at if self.mode == "live" else self.step
+        self.switched_at = self.next_at
         if self.leaving == self.leader:
             self.leader = next(n for n in self.pods if n != self.leaving and n[:-1] == self.leaving[:-1])
         self.next_at += PAUSE_S

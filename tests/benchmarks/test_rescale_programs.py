@@ -74,6 +74,13 @@ def test_each_change_says_how_it_was_made_and_what_it_cost(clock: Clock) -> None
         assert each.training_lost_s == pytest.approx(NONE_LOST_S, abs=0.1)
 
 
+def test_a_program_that_stays_is_measured_by_its_own_clock(clock: Clock) -> None:
+    done = measured(Pretended(clock, mode="live"), "ps-own-loop")
+    assert {(each.way, each.pause_s, each.lost_steps) for each in done} == {("live", PAUSE_S, 0)}
+    assert all(PREPARES_S <= each.first_step_s <= PREPARES_S + 1 for each in done)
+    assert all(abs(each.training_lost_s or 0.0) <= PAUSE_S for each in done)
+
+
 def test_pods_that_are_made_anew_have_no_interpreter_to_fork_from(clock: Clock) -> None:
     done = measured(Pretended(clock, mode="recreate", loses=15), "ps-own-loop")
     assert {(each.way, each.lost_steps) for each in done} == {("recreate", 15)}

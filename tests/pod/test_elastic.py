@@ -28,6 +28,7 @@ from elastic_tfjob.runtime import (
 )
 from elastic_tfjob.runtime.progress import Progress
 from elastic_tfjob.runtime.protocol import brief
+from elastic_tfjob.runtime.worker_datasets import without_autotuning
 
 from .pods import Pod, until
 
@@ -785,6 +786,23 @@ def test_without_a_directory_steps_are_only_reported() -> None:
     job = ElasticCheckpoint(tensorflow().train.Checkpoint(), total_steps=3)
     assert job.resume() == 0
     job.step(3)
+
+
+def test_datasets_that_a_program_replaces_are_not_autotuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it says so: a worker that drops an autotuned one may hang for up to a minute."""
+    tf = tensorflow()
+    from tensorflow.python.distribute.coordinator import cluster_coordinator  # noqa: PLC0415
+
+    kind: Any = cluster_coordinator.ClusterCoordinator
+    monkeypatch.setattr(kind, "create_per_worker_dataset", lambda _, made: made() if callable(made) else made)
+    without_autotuning.cache_clear()
+    without_autotuning()
+    data, chosen = tf.data.Dataset.range(3), tf.data.Options()
+    chosen.autotune.enabled = True
+    made = (data, lambda: data, lambda: data.with_options(chosen), tf.function(lambda: data))
+    enabled = [kind.create_per_worker_dataset(None, each).options().autotune.enabled for each in made]
+    assert enabled == [False, False, True, None]
+    assert kind.create_per_worker_dataset(None, lambda: "distributed") == "distributed"
 
 
 def test_wrong_use_raises_an_error_that_explains_it(tmp_path: Path) -> None:
