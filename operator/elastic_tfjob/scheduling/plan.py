@@ -98,8 +98,8 @@ class TeamShare:
 class Plan:
     """`changes` has every job whose target differs from what it holds. `refusals`: why a job waits that the round
     looked at. `held_back`: why later jobs wait, which it did not look at. `kept`: why a job that a step wanted to stop
-    or move keeps what it has. `sizes_without_room`: why a job
-    does not get the size that a person requests. `queue` gives the jobs that waited when the round began, in order.
+    or move keeps what it has. `sizes_without_room`: why a job does not get the size that a person requests. `queue`
+    gives the jobs that waited when the round began, in order.
 
     `orders`: the replicas per type for which a job asks an autoscaler for nodes. `given_up`: the nodes that jobs leave
     to it. `lacks_room`: a job found no room for its declared size. `teams`: the teams that share the cluster; empty

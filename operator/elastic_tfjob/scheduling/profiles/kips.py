@@ -16,7 +16,7 @@ from elastic_tfjob.scheduling.core import SHARE_CPU, CostParameters, Seconds, St
 from elastic_tfjob.scheduling.forecasts import beside_unseen
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.plan import BEHIND
+from elastic_tfjob.scheduling.plan import BEHIND, Cause
 from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import lacking
@@ -222,18 +222,23 @@ def _needed(job: Job, short: Resources) -> int:
 
 
 def guarantee(adjustment: Adjustment) -> None:
-    """Make room for sizes that running jobs must have and for which `repair` found no room."""
+    """Make room for sizes that running jobs must have and for which `repair` found no room: CPU that was lent counts as
+    free now, and other jobs give replicas where that is not enough."""
     round_ = adjustment.round
     for key, counts in round_.unmet.items():
         job = round_.job(key)
         why, cause = repair_reason(job, round_.snapshot.nodes)
+
+        def attempt(job: Job = job, counts: Counts = counts, why: Reason = why, cause: Cause = cause) -> bool:
+            return round_.set_size(job, counts, why, cause)
+
+        if attempt():
+            continue
         adjustment.preemption.take(
             job,
             lacking(job.placement, counts) or counts,
             Reason("makes-room", {"job": job.key, "by": job.spec.asked}),
-            lambda job=job, counts=counts, why=why, cause=cause: round_.set_size(  # type: ignore[misc]
-                job, counts, why, cause
-            ),
+            attempt,
             needed=True,
         )
 

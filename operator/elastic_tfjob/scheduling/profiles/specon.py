@@ -20,6 +20,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import Job
 from elastic_tfjob.scheduling.steps.crowding import Balance, CpuLoad, JobLoad, cpu_load_index
 from elastic_tfjob.scheduling.steps.declared_size import FixedSize
+from elastic_tfjob.scheduling.steps.repair import repair_late
 
 __all__ = ["Class", "Migrate", "SpeconParameters", "SpeconSettings", "Weights", "classify", "take_back"]
 
@@ -360,5 +361,5 @@ class SpeconParameters(SpeconSettings):
         if self.published:
             return Stages(Fifo(), (start, Migrate(self.alpha, self.period_s)), needs("loss", "move"), drifts=True)
         balance = Balance(self.moves, self.times, self.move_s, self.idle)
-        steps = (take_back, start, balance, Weights(self))
+        steps = (take_back, repair_late, start, balance, Weights(self))
         return Stages(Fifo(), steps, needs("cpu", "use", "service", "move"), drifts=True)

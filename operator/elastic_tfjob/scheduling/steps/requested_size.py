@@ -89,7 +89,8 @@ def explain_unmet_sizes(round_: Round) -> None:
     for job in unmet:
         wanted = round_.unmet[job.key]
         limit = round_.quota.limits(job, wanted) if round_.quota is not None else None
-        round_.sizes_without_room[job.key] = limit or _no_room(round_, job, wanted)
+        if reason := limit or _no_room(round_, job, wanted):
+            round_.sizes_without_room[job.key] = reason
     round_.room.rollback(mark)
 
 
@@ -97,14 +98,15 @@ def _changes(round_: Round, job: Job) -> bool:
     return round_.placement(job) != job.placement or bool(lost_nodes(job.placement, round_.snapshot.nodes))
 
 
-def _no_room(round_: Round, job: Job, wanted: Counts) -> Reason:
-    """How much of a size has room, found by bisection over the replicas that the job lacks, one of each type in
-    turn."""
+def _no_room(round_: Round, job: Job, wanted: Counts) -> Reason | None:
+    """How much of a size has room, found by bisection over the replicas that the job lacks, one of each type in turn;
+    None: all of it has room by now."""
     room, kept = round_.room, shrunk(job.placement, wanted)
+    before = room.mark()
     room.give(job.spec, {type_: names[len(kept.get(type_, ())) :] for type_, names in job.placement.items()})
     lacks = lacking(kept, wanted)
     turns = sorted((k / n, type_) for type_, n in lacks.items() for k in range(1, n + 1))
-    least, beyond = 0, len(turns)
+    least, beyond = 0, len(turns) + 1
     while beyond - least > 1:
         half, mark = (least + beyond) // 2, room.mark()
         if place_preferring(round_.rules.place, job.spec, _of(turns[:half]), room, kept) is None:
@@ -112,6 +114,9 @@ def _no_room(round_: Round, job: Job, wanted: Counts) -> Reason:
         else:
             least = half
         room.rollback(mark)
+    room.rollback(before)  # other jobs cannot have what this one would give up
+    if least == len(turns):
+        return None
     more = _of(turns[:least])
     fits = {type_: len(kept.get(type_, ())) + more.get(type_, 0) for type_ in lacks}
     return Reason("size-no-room", {"wanted": {type_: wanted[type_] for type_ in lacks}, "fits": fits})
