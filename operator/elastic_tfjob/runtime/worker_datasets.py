@@ -11,6 +11,7 @@ __all__ = ["without_autotuning"]
 @functools.cache  # a method is replaced once in a process
 def without_autotuning() -> None:
     """From now on, the datasets that the program makes for its workers are not autotuned, unless their options say so.
+    What a strategy distributes still is: its iterator has another one for each device, of which options say nothing.
 
     A worker that drops an iterator waits for its autotuning thread, and serves nothing meanwhile. TensorFlow wakes that
     thread while `CancellationManager::IsCancelled` is still false, so that it often sleeps on: for up to its period,
