@@ -2,12 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from elastic_tfjob.controller.job.decision import Event
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import job_request
+from elastic_tfjob.controller.schedule import job_events
 from elastic_tfjob.controller.schedule.job_entry import JobEntry
 from elastic_tfjob.controller.schedule.job_events import JobEvents
 from elastic_tfjob.scheduling.plan import Plan
@@ -38,15 +42,16 @@ class Loop:
 
     def seen(self, _: Any) -> None: ...
 
-    def round(self, *why: Reason, name: str = "ns/j", pending: Reason | None = None) -> list[str]:
-        """What is told in a round that keeps the job for this reason; `pending`: and why it does not get its size."""
+    def round(self, *why: Reason, name: str = "ns/j", pending: Reason | None = None, planned: bool = True) -> list[str]:
+        """What is told in a round that keeps the job for this reason; `pending`: and why it does not get its size.
+        `planned`: the round has a plan."""
 
         async def look() -> None:
             unmet = {name: pending} if pending is not None else {}
             kept = dict.fromkeys([name], why[0]) if why else {}
             plan = Plan(Snapshot(0.0, {}, {}), {}, kept=kept, sizes_without_room=unmet)
             async with asyncio.TaskGroup() as group:
-                await self.notices.look(plan, group)
+                await self.notices.look(plan if planned else None, group)
 
         before = len(self.events)
         asyncio.run(look())
@@ -126,15 +131,23 @@ def test_jobs_with_one_checkpoint_directory_are_both_told_once() -> None:
     assert (len(loop.notices._places), len(with_place)) == (1, 1)
 
 
-def test_why_a_requested_size_is_pending_is_told_when_the_reason_changes() -> None:
-    loop = Loop()
+def test_why_a_requested_size_is_pending_is_told_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, now = Loop(), SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(job_events, "time", SimpleNamespace(monotonic=lambda: now.s))
 
-    def told(fits: int) -> list[str]:
+    def told(fits: int, after_s: float = 10.0) -> list[str]:
+        now.s += after_s
         return loop.round(pending=Reason("size-no-room", {"wanted": {"Worker": 4}, "fits": {"Worker": fits}}))
 
     said = "The job keeps its size: no room for the requested 4 workers; there is room for {} workers"
     assert (told(2), told(2), told(3)) == ([said.format(2)], [], [said.format(3)])
     assert loop.round() == []
     assert told(3) == [said.format(3)]
+    assert (told(2, 1), told(3, 1), told(2, 1)) == ([], [], []), "room may change in each round"
+    assert (told(2, 7), told(2, 599), told(2, 1)) == ([said.format(2)], [], [said.format(2)])
+    now.s += 600
+    assert loop.round(planned=False) == [said.format(2)], "the API server deletes events, also while nothing changes"
+    loop.jobs[KEY] = replace(loop.jobs[KEY], uid="another")
+    assert told(2, 1) == [said.format(2)]
     loop.jobs.clear()
-    assert told(2) == []
+    assert told(2, 600) == []

@@ -390,6 +390,10 @@ _NAMED: Final = re.compile(r"([a-z0-9-]+)/([a-z0-9.-]+)")
 _WORDS: Final = 500
 # Seconds for which a plan's forecasts are shown: some profiles plan only every half hour.
 _BELIEVED_S: Final = 3600.0
+# Least seconds between two events about a requested size of one job: with the same reason, and with different ones, as
+# the room for it may change in each round.
+_UNMET_AGAIN_S: Final = 600.0
+_UNMET_CHANGED_S: Final = 10.0
 
 
 class JobEvents:
@@ -408,8 +412,10 @@ class JobEvents:
         # By namespace and checkpoint place: the jobs that use the place, with their uids.
         self._places: dict[tuple[str, str], dict[Key, str]] = {}
         self._plan: Plan | None = None
-        self._unmet: dict[str, tuple[str, Reason]] = {}
-        """By job that does not get the size that a person requests, its UID and why."""
+        self._unmet: Mapping[str, Reason] = {}
+        """By job, why the last plan does not give it the size that a person requests."""
+        self._unmet_told: dict[str, tuple[str, Reason, float]] = {}
+        """By job, the UID and the reason in its last event of this, and when that was recorded."""
 
     def follow(self, entry: JobEntry, job: TFJob | None) -> None:
         """Takes the job as it is now; None: it no longer exists."""
@@ -501,7 +507,8 @@ class JobEvents:
         try:
             self._record_kept(plan.kept if plan is not None else {})
             if plan is not None:
-                self._record_unmet(plan.sizes_without_room)
+                self._unmet = plan.sizes_without_room
+            self._record_unmet()
             # A job whose verdict is being written gets its other events in a later round: these are not urgent.
             await self._verdicts.look(plan, group)
             self._losses.send_due(group)
@@ -523,13 +530,20 @@ class JobEvents:
                 message = f"The profile wanted to stop or move this job, but cannot: {why}"
                 self._recorder.record(job, Event("Normal", "NotStopped", message))
 
-    def _record_unmet(self, unmet: Mapping[str, Reason]) -> None:
-        """Sends events about jobs that do not get the size that a person requests, when the reason changes."""
-        for name in self._unmet.keys() - unmet.keys():
-            del self._unmet[name]
-        for name, why in unmet.items():
+    def _record_unmet(self) -> None:
+        """Sends events about jobs that do not get the size that a person requests: when the reason changes, and again
+        while it holds. The API server deletes events after an hour, and the recorder leaves out one that it has just
+        written, also if another reason held meanwhile."""
+        for name in self._unmet_told.keys() - self._unmet.keys():
+            del self._unmet_told[name]
+        now_s = time.monotonic()
+        for name, why in self._unmet.items():
             namespace, _, job_name = name.partition("/")
             job = self._jobs.one((namespace, job_name))
-            if job is not None and self._unmet.get(name) != (job.uid, why):
-                self._unmet[name] = job.uid, why
-                self._recorder.record(job, Event("Normal", "RescalePending", f"The job keeps its size: {why}"))
+            if job is None:
+                continue
+            uid, said, at_s = self._unmet_told.get(name, ("", why, 0.0))
+            if uid == job.uid and now_s - at_s < (_UNMET_AGAIN_S if said == why else _UNMET_CHANGED_S):
+                continue
+            self._unmet_told[name] = job.uid, why, now_s
+            self._recorder.record(job, Event("Normal", "RescalePending", f"The job keeps its size: {why}"))
