@@ -14,18 +14,19 @@ _MOST: Final = 50
 
 
 async def job_events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
-    """The job's events, and why they are missing if they cannot be read."""
+    """The job's newest events, the oldest first, and why they are missing if they cannot be read. The API server sorts
+    them by their names, which say nothing about their times."""
     about = f"involvedObject.uid={seen.job.uid}"
     try:
         items = await at.items(path_of(at.namespace, "events"), fieldSelector=about)
     except ApiError as error:
         return [], f"events cannot be read: {show.plain(error.message or error.reason)}"
     found = []
-    for item in items[-_MOST:]:
+    for item in items:
         when = item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp")
         text, reason = str(item.get("message") or ""), str(item.get("reason") or "")
         found.append(Happening(at=when if moment_of(when) else None, kind="condition", text=text, reason=reason))
-    return found, ""
+    return sorted(found, key=lambda each: each.at or "")[-_MOST:], ""
 
 
 def why_pending(seen: ReadJob, row: JobRow, events: Sequence[Happening]) -> str:

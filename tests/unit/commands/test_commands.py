@@ -246,6 +246,17 @@ def test_explain_says_why_a_requested_size_is_pending(ask: Ask, wanted: str, lat
     assert found == ("The job keeps its size: no room" if said else "")
 
 
+def test_the_newest_events_are_shown_whatever_their_order(ask: Ask) -> None:
+    """The API server sorts events by their names."""
+    older = [{**PENDING, "lastTimestamp": "2026-01-02T03:08:00Z", "reason": f"Older{k}"} for k in range(60)]
+    annotations = {"max-workers": "4", "checkpoint-dir": "/c", "target-workers": "3"}
+    found = json.loads(
+        ask(Server(running(annotations=annotations), events=[PENDING, *older]), "explain", "j", "-o", "json").output
+    )
+    assert found["pending"] == "The job keeps its size: no room"
+    assert len(found["events"]) == 50
+
+
 STARTING = tfjob(conditions={"Created": "2026-01-02T03:00:01Z"})
 
 
