@@ -28,6 +28,7 @@ from elastic_tfjob.controller.job.decision import (
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.executor import Refusals
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
+from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.reports import MemoryUse
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import format_time
@@ -600,13 +601,17 @@ def test_a_pod_is_added_when_lent_cpu_was_given_up(kubelet_s: float, created_s: 
     assert cluster.pods["j-chief-0"].cpu.request_millicores < 400
 
 
-@pytest.mark.parametrize(("index", "elastic", "told"), [(1, True, False), (0, True, True), (1, False, True)])
-def test_a_pod_that_leaves_as_planned_gets_no_event_of_its_exit_code(index: int, elastic: bool, told: bool) -> None:
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize(("index", "elastic"), [(1, True), (0, True), (1, False)])
+def test_a_pod_that_leaves_as_planned_gets_no_event_of_its_exit_code(index: int, elastic: bool, marked: bool) -> None:
+    """Only of a job that follows a target: upstream sends the event for each pod."""
     stored = StoredState("Stable", 1, replicas={"Worker": 1}).to_json()
     annotations = {**ELASTIC, f"{PREFIX}state": stored} if elastic else {}
     pods = [build.pod("Worker", k, exit_code=137 if k == index else None) for k in range(2)]
+    pods[index] = replace(pods[index], command=STOP_COMMAND if marked else "")
     decision = build.decide(build.job({"Worker": 1}, annotations=annotations), pods=tuple(pods))
-    assert ("ExitedWithCode" in [each.reason for each in decision.events]) is told
+    leaves = elastic and (marked or index == 1)
+    assert ("ExitedWithCode" in [each.reason for each in decision.events]) is not leaves
 
 
 def test_cpu_that_was_given_up_for_a_size_that_did_not_come_is_not_taken_back() -> None:

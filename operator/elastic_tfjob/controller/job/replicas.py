@@ -54,7 +54,7 @@ def advance_pods(ctx: ReconcileContext, name: str, wanted: Sequence[int]) -> Non
         elif pod.shut_down and not pod.terminating:
             ctx.delete_pods([pod])  # recreated, as a pod whose node is deleted
         leaving = leaves(ctx, name, pod)
-        as_planned = pod.stopped_by_us or (ctx.state is not None and pod.index not in kept)
+        as_planned = ctx.state is not None and (pod.stopped_by_us or pod.index not in kept)
         if pod.exit_code is not None and not as_planned:
             ctx.event("Normal", "ExitedWithCode", f"Pod: {pod.namespace}.{pod.name} exited with code {pod.exit_code}")
         if pod.phase == "Failed" and not leaving:

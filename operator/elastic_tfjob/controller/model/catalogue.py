@@ -33,7 +33,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ExitedWithCode": Meaning(
         "Normal",
         "TFJob",
-        "A container `tensorflow` ended; none for pods that a resize removes. The message has the exit code.",
+        "A container `tensorflow` ended. The message has the exit code. None where a resize, a move or a stop ends it.",
     ),
     "JobTerminated": Meaning("Normal", "TFJob", "The job ended; its PodGroup is deleted."),
     "SuccessfulCreatePod": Meaning("Normal", "TFJob", "A pod was created."),
