@@ -181,7 +181,7 @@ class Subject(Trainee):
         prepared = self._told("preparation") or {}
         start = prepared["way"] if done["mode"] not in ("live", "recreate") and prepared.get("way") else ""
         if live:
-            pause_s, lost, first_at = done["downtime_s"], done["lost_steps"], switch["at"]
+            pause_s, lost, first_at = done["downtime_s"], done["lost_steps"], switch.get("at", stable)
         elif pair := pause(self.lines.seen, asked):
             last, first = pair
             pause_s, lost, first_at = first.at - last.at, max(0, last.step - first.resumed_at), first.at
@@ -196,7 +196,7 @@ class Subject(Trainee):
                 before_s=BEFORE_S,
                 change=what,
                 grows=count > had,
-                joined=switch["at"] if live else None,
+                joined=switch.get("at", stable) if live else None,
             )
             training_lost_s = cost.training_lost_s if cost.rate_before else None
         return Change(what, done["mode"], start, round(pause_s, 3), lost, round(first_at - asked, 2), training_lost_s)

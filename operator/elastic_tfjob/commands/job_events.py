@@ -7,6 +7,7 @@ from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, path_of
 from elastic_tfjob.controller.kube.errors import ApiError
 from elastic_tfjob.controller.model.status import moment_of
+from elastic_tfjob.controller.planning.request import asked_for
 from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob
 from elastic_tfjob.controller.query.rows.timeline import Happening
 
@@ -30,12 +31,12 @@ async def job_events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
 
 
 def why_pending(seen: ReadJob, row: JobRow, events: Sequence[Happening]) -> str:
-    """Why a job does not have the size that a person requests, by its newest event of a rescale; empty if it has the
-    size, or changes to it."""
+    """Why a job does not have the size that a person requests, by an annotation or an edit of the spec: by its newest
+    event of a rescale; empty if it has the size, or changes to it."""
     if seen.request is None or row.phase != "Stable":
         return ""
-    asked = {name: seen.request.elasticity.asked(name) for name in seen.request.declared}
-    if all(count in (None, row.replicas.get(name, 0)) for name, count in asked.items()):
+    asked, _ = asked_for(seen.request, seen.target, seen.state, row.replicas)
+    if all(row.replicas.get(name, 0) == count for name, count in asked.items()):
         return ""
     about = [each for each in events if each.reason.startswith("Rescale") and each.at]
     newest = max(about, key=lambda each: each.at or "", default=None)
