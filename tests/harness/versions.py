@@ -29,6 +29,7 @@ TESTS = (
     "tests/pod/test_rescale.py",
     "tests/pod/test_forks.py",
     "tests/pod/test_live.py",
+    "tests/pod/test_data.py",
     "tests/pod/test_live_workers.py",
     "tests/pod/test_light_server.py",
     "tests/pod/test_hand_over.py",

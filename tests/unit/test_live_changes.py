@@ -48,7 +48,7 @@ class Hook:
         self.progress = Progress(None, 3, lambda: None)
         self.progress.step = 100
         self.counts: list[int] = []
-        self.changes = LiveChanges(self.workers, folder, self.progress, why_not, self.counts.append)
+        self.changes = LiveChanges(self.workers, folder, self.progress, lambda: why_not, self.counts.append)
 
     def ask(self, generation: int, workers: Any, **more: Any) -> None:
         request = {"id": f"{generation}-{workers}", "generation": generation, "workers": workers, "limit_s": 30.0}

@@ -1,4 +1,4 @@
-"""The part of elastic-tfjob inside a training container: stdlib and TensorFlow only, Python 3.9 and later.
+"""The part of elastic-tfjob inside a training container: stdlib, TensorFlow and NumPy only, Python 3.9 and later.
 
 Training programs use `ElasticCheckpoint`. The launcher, the first process of the container, must not import TensorFlow,
 so the names below are imported on first access.
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from elastic_tfjob.runtime.elastic import ElasticCheckpoint, batch_size_per_worker
     from elastic_tfjob.runtime.light_server import serve_replica
     from elastic_tfjob.runtime.serving import serve
+    from elastic_tfjob.runtime.tfrecords import TFRecords
 
-__all__ = ["ElasticCheckpoint", "batch_size_per_worker", "serve", "serve_replica"]
+__all__ = ["ElasticCheckpoint", "TFRecords", "batch_size_per_worker", "serve", "serve_replica"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from elastic_tfjob.runtime.light_server import serve_replica  # noqa: PLC0415
 
         return serve_replica
+    if name == "TFRecords":
+        from elastic_tfjob.runtime.tfrecords import TFRecords  # noqa: PLC0415
+
+        return TFRecords
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,12 +27,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from elastic_tfjob.runtime import checkpoint_variables as variables
 from elastic_tfjob.runtime import durability
 from elastic_tfjob.runtime.lease import RENEW_S, InUse, Lease, Owner
 from elastic_tfjob.runtime.protocol import brief, some
+
+if TYPE_CHECKING:
+    from elastic_tfjob.runtime.data import Data
 
 _PREFIX = "elastic-"
 _MARKER = re.compile(r"elastic-(\d+)\.complete")
@@ -53,7 +56,7 @@ _Result = TypeVar("_Result")
 
 
 class Mismatch(RuntimeError):
-    """A checkpoint lacks variables of the program, or has some in another shape or type."""
+    """A checkpoint lacks variables of the program, has some in another shape or type, or was made with other data."""
 
 
 class Checkpoints:
@@ -518,14 +521,15 @@ class Checkpoints:
             print(f"cannot compare the program with {path}: {error}", file=sys.stderr, flush=True)
             return ""
 
-    def compare(self) -> int | None:
-        """Compare the program with the newest checkpoint; returns its step, None if there is none. Raises Mismatch if
-        it lacks variables of the program or has them in another shape or type; other errors are only printed, since
-        nothing depends on them yet."""
+    def compare(self, data: Data | None = None) -> int | None:
+        """Compare the program and its `data` with the newest checkpoint; returns its step, None if there is none.
+        Raises Mismatch; other errors are only printed, since nothing depends on them yet."""
         newest: list[dict[str, Any]] = []
         try:
             newest = self.complete()[:1]
             for each in newest:
+                if data is not None and (why := data.differs(each.get("data"))):
+                    raise Mismatch(why)
                 self._check(each["path"])
         except Mismatch:
             raise

@@ -24,7 +24,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from elastic_tfjob.runtime import protocol, shared_folder_probe
 from elastic_tfjob.runtime.checkpoints import Checkpoints
@@ -36,45 +36,11 @@ from elastic_tfjob.runtime.live_changes import LiveChanges
 from elastic_tfjob.runtime.live_workers import LiveWorkers
 from elastic_tfjob.runtime.progress import Progress, scalar, whole
 from elastic_tfjob.runtime.protocol import brief
+from elastic_tfjob.runtime.start_barrier import StartBarrier, needs_barrier
 from elastic_tfjob.runtime.worker_datasets import without_autotuning
 
-# -- Decisions that all workers of a MultiWorkerMirroredStrategy take together -----------------------------------------
-
-
-class StartBarrier:
-    """Sums over all workers of a MultiWorkerMirroredStrategy, from which each worker takes the same decision. Each call
-    waits for all workers, and every worker must make the same calls in the same order."""
-
-    def __init__(self, tf: Any, strategy: Any) -> None:
-        self._tf, self._strategy = tf, strategy
-
-        @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-        def total(values: Any) -> Any:
-            def reduce(values: Any) -> Any:
-                here = tf.identity(values)  # an argument is on no device, and all_reduce needs a tensor on one
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
-
-            return strategy.run(reduce, args=(values,))
-
-        self._total = total
-
-    def all(self, here: bool) -> bool:
-        """Whether `here` is true in every worker. Raises what `sum` raises."""
-        return not self.sum(int(not here))[0]
-
-    def sum(self, *values: int) -> list[int]:
-        """The sum of each value over all workers. Raises what TensorFlow raises when a worker is gone."""
-        results = self._strategy.experimental_local_results(self._total(self._tf.constant(values, self._tf.int64)))
-        # Every replica of a worker contributes the worker's value, so the sum has it once per replica.
-        return [int(value) // len(results) for value in results[0].numpy()]
-
-
-def needs_barrier(tf: Any, strategy: Any) -> bool:
-    """Whether the strategy has other workers."""
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
-        strategy.extended.worker_devices
-    )
-
+if TYPE_CHECKING:  # data.py imports NumPy, which replicas that only serve do not need
+    from elastic_tfjob.runtime.data import Data
 
 _POLL_S = 0.005
 _LOOK_S = 5.0
@@ -165,7 +131,7 @@ class ElasticCheckpoint:
             raise ValueError(f"every_steps is {every_steps}; it must be at least 1")
         tf_config = os.environ.get("TF_CONFIG")
         self.task = protocol.Task.of(tf_config)
-        self._batch, self._on_workers = (batch_size, batch), on_workers
+        self._batch, self._on_workers, self._may_live = (batch_size, batch), on_workers, live
         self.batch_size = None if batch_size is None else batch_size_per_worker(batch_size, batch, self.task.workers)
         """Examples in one worker's batch; None without `batch_size`."""
         directory = directory or os.environ.get(protocol.CHECKPOINTS) or None
@@ -178,6 +144,7 @@ class ElasticCheckpoint:
             atexit.register(self._checkpoints.lease.release)
         elif self.task.chief:
             _warn_without_directory()
+        self.strategy = strategy
         self._start_barrier = StartBarrier(tf, strategy) if needs_barrier(tf, strategy) else None
         self._every_steps, self._every_s = every_steps, every_s
         shared, generation = os.environ.get(protocol.DIRECTORY), os.environ.get(protocol.GENERATION)
@@ -187,17 +154,15 @@ class ElasticCheckpoint:
         self.progress.total_steps = total_steps
         self._live: LiveChanges | None = None
         if self._hello.folder is not None and self.task.chief and protocol.chief_and_workers(tf_config)[0]:
-            fixed = batch_size is not None and batch == "fixed" and on_workers is None
-            why_not = "the batch is fixed, and the program has no on_workers" if fixed else ""
-            why_not = why_not if live else "the program has set live=False"
             if on_workers is not None:
                 without_autotuning()
             changed = self._workers_changed
-            self._live = LiveChanges(LiveWorkers(tf), self._hello.folder, self.progress, why_not, changed)
+            self._live = LiveChanges(LiveWorkers(tf), self._hello.folder, self.progress, self._why_not_live, changed)
         self._hand_over = HandOver(tf, self._checkpoints, self._hello, tf_config)
         self._save_request: dict[str, Any] | None = None  # the save that the launcher asks for
         self._answered_request: dict[str, Any] | None = None
-        self._has_work = self._terminated = self._waiting = False
+        self._has_work = self._terminated = self._waiting = self._ends_with_data = False
+        self.training_data: Data | None = None  # the result of `data()`
         self._step: int | None = None
         self._saved_step = -1
         self._next_step = self._next_agreement_step = 0
@@ -220,7 +185,26 @@ class ElasticCheckpoint:
     def examples_of_a_batch(self) -> int:
         """Examples in a batch: one worker's with parameter servers, else the total of all workers; 0 without
         `batch_size`."""
-        return (self.batch_size or 0) * (self.task.workers if self._start_barrier is not None else 1)
+        return (self.batch_size or 0) * self.parts_of_a_batch
+
+    @property
+    def parts_of_a_batch(self) -> int:
+        """The number of workers that share a batch: 1 with parameter servers, where a batch is one worker's."""
+        return self.task.workers if self._start_barrier is not None else 1
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether workers compute what this program schedules."""
+        return bool(protocol.parameter_servers(os.environ.get("TF_CONFIG")))
+
+    def _why_not_live(self) -> str:
+        """Why workers must not join and leave, as a clause; empty if they may."""
+        if not self._may_live:
+            return "the program has set live=False"
+        takes = self.training_data is not None and self.training_data.takes  # by the batch size that holds then
+        if self.batch_size is None or self._batch[1] != "fixed" or takes or self._on_workers is not None:
+            return ""
+        return "the batch is fixed, and the program has no on_workers"
 
     # -- what a program calls ------------------------------------------------------------------------------------------
 
@@ -238,7 +222,7 @@ class ElasticCheckpoint:
             if warm_up is not None:
                 warm_up()
             if self._checkpoints is not None:  # the running program trains on if this fails
-                newest = self._checkpoints.compare()
+                newest = self._checkpoints.compare(self.training_data)
             self._hand_over.prepare()
         self._barrier(newest)
         found, before = None, self._hello.old_chief()
@@ -247,7 +231,11 @@ class ElasticCheckpoint:
             if isinstance(before.get("checkpoint"), int):
                 self._checkpoints.wait_for(before["checkpoint"])
             found = self._checkpoints.restore_newest(self._start_barrier, chief=self.task.chief, after_switch=prepared)
-        self._step = int((given or found or {"step": 0})["step"])
+        begun = given or found or {}
+        self._step = int(begun.get("step", 0))
+        if self.training_data is not None:
+            self.training_data.restore(begun)
+            self._expect(self.training_data.steps_left())
         self._saved_step = self._step if found else -1
         self.progress.begin(self._step, given["checkpoint"] if given else found, before)
         self._plan_next(_FIRST_CHECKPOINT_S)
@@ -268,13 +256,42 @@ class ElasticCheckpoint:
         if self._step is None:
             raise RuntimeError("ElasticCheckpoint.resume() must be called before step()")
         step, examples, loss = whole("step", step), whole("examples", examples), scalar("loss", loss)
-        self._step = step
+        done, self._step = step - self._step, step
+        if self.training_data is not None:
+            self._expect(self.training_data.count(done))
         self.progress.count(step, loss, examples)
         if self._start_barrier is not None:
             if step >= self._next_agreement_step:
                 self._work_together(step)
         elif self._has_work or step >= self._next_step:
             self._work(step)
+
+    def data(
+        self,
+        examples: int,
+        *,
+        epochs: int | None = 1,
+        seed: int = 0,
+        order: str = "shuffled",
+        block: int = 1024,
+        mix: int = 8,
+    ) -> Data:
+        """Have training read each example once in an epoch, whatever happens to the job; see `Data`. To be called once,
+        before resume().
+
+        `examples`: their number. `epochs`: how often they are read; None for training without end. Without
+        `total_steps`, training ends when no example is left. `seed`: chooses their order, which differs between epochs.
+        `order`: "shuffled"; "sequential"; "blocks" for files that are read in one piece: blocks of `block` examples are
+        shuffled, and examples within `mix` blocks. Raises RuntimeError after resume() or at a second call, TypeError
+        and ValueError for values that are not valid.
+        """
+        from elastic_tfjob.runtime.data import Data, Order  # noqa: PLC0415
+
+        if self.resumed or self.training_data is not None:
+            raise RuntimeError("ElasticCheckpoint.data() must be called once, before resume()")
+        self.training_data = Data(self, Order(examples, seed, order, block, mix), epochs)
+        self._ends_with_data = self.progress.total_steps is None and epochs is not None
+        return self.training_data
 
     def callback(self) -> Any:
         """A callback for `Model.fit` of Keras 3 or tf-keras. It resumes when training begins and counts batches; a
@@ -284,6 +301,17 @@ class ElasticCheckpoint:
         With parameter servers (tf-keras only) Keras calls no callback for each batch: see runtime/keras_callback.py.
         """
         return callback(self)
+
+    def _expect(self, steps: int | None) -> None:
+        """The data are enough for so many more steps; None if that is not known."""
+        if self._ends_with_data and steps is not None:
+            total = self.progress.total_steps = (self._step or 0) + steps
+            if not steps:
+                self._has_work, self._next_agreement_step = True, total
+
+    def _position(self) -> dict[str, Any]:
+        """The part of a checkpoint's marker that says how far training is in its data."""
+        return {} if self.training_data is None else {"data": self.training_data.state()}
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -300,7 +328,7 @@ class ElasticCheckpoint:
         if request is None and not (terminated or finished or due):
             return
         if request is not None and (given := self._hand_over.give(request, step, self.progress.checkpoint)):
-            self._answer(request, step, saved=True, given=given)
+            self._answer(request, step, saved=True, given={**given, **self._position()})
             self._stand_still(request, given=True)
             return
         saved = self._save(step)
@@ -357,7 +385,7 @@ class ElasticCheckpoint:
         all_ready = bool if self._start_barrier is None else self._start_barrier.all
         try:
             if self.task.chief:
-                facts = {"generation": self.progress.generation, "workers": self.task.workers}
+                facts = {"generation": self.progress.generation, "workers": self.task.workers, **self._position()}
                 self.progress.checkpoint = self._checkpoints.save(step, all_ready, **facts)
             else:
                 self._checkpoints.write_elsewhere(all_ready)

@@ -25,12 +25,12 @@ _MOST_S = 60.0
 
 
 class LiveChanges:
-    """`workers`: the LiveWorkers of the program. `folder`: its generation's. `why_not`: why the program is never to be
-    changed; empty if it may be. `changed`: called in the main thread when workers have joined or left, with their
+    """`workers`: the LiveWorkers of the program. `folder`: its generation's. `why_not`: returns why the program is not
+    to be changed; empty if it may be. `changed`: called in the main thread when workers have joined or left, with their
     number."""
 
     def __init__(
-        self, workers: Any, folder: Path, progress: Progress, why_not: str, changed: Callable[[int], None]
+        self, workers: Any, folder: Path, progress: Progress, why_not: Callable[[], str], changed: Callable[[int], None]
     ) -> None:
         self._workers, self._folder, self._progress = workers, folder, progress
         self._why_not, self._changed = why_not, changed
@@ -41,7 +41,7 @@ class LiveChanges:
 
     def refuse(self, why: str) -> None:
         """From now on the program is not to be changed."""
-        self._why_not = why
+        self._why_not = lambda: why
 
     # -- the reporting thread ------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class LiveChanges:
         return bool(self._workers.ready)
 
     def _report(self) -> None:
-        why = self._why_not or self._workers.unable()
+        why = self._why_not() or self._workers.unable()
         if why != self._reported:
             with contextlib.suppress(OSError):
                 protocol.write(self._folder / protocol.LIVE, {"able": not why, "why": why})
@@ -73,8 +73,8 @@ class LiveChanges:
             if set(workers) == set(self._workers.addresses()):
                 self._answer(request, "")
                 return
-            if self._why_not:
-                self._answer(request, self._why_not)
+            if why := self._why_not():
+                self._answer(request, why)
                 return
             self._progress.begin_change()
             limit = request.get("limit_s")

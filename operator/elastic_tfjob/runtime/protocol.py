@@ -125,7 +125,8 @@ class Task:
 
     `trains`: it runs the training loop, as the chief and every worker of a cluster without parameter servers do.
     `serves`: it is a parameter server, or a worker beside parameter servers. The evaluator does neither. `port`: the
-    replica's own, 0 if it has none. `workers`: the number of replicas that compute gradients.
+    replica's own, 0 if it has none. `workers`: the number of replicas that compute gradients. `place`: which of them
+    this one is, where all train; else 0.
     """
 
     trains: bool = True
@@ -133,6 +134,7 @@ class Task:
     serves: bool = False
     port: int = 0
     workers: int = 1
+    place: int = 0
 
     @classmethod
     def of(cls, tf_config: str | None) -> Task:
@@ -152,7 +154,8 @@ class Task:
             addresses = cluster.get(kind) or []
             port = int(addresses[index].rsplit(":", 1)[1]) if index < len(addresses) else 0
             trains = chief or (kind == "worker" and not has_ps)
-            return cls(trains, chief, not trains and kind in ("ps", "worker"), port, max(workers, 1))
+            place = index + has_chief if kind == "worker" and not has_ps else 0
+            return cls(trains, chief, not trains and kind in ("ps", "worker"), port, max(workers, 1), place)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             return cls()
 
