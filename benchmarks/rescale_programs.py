@@ -93,8 +93,7 @@ class Kind:
 
 KINDS = {
     "ps-own-loop": Kind("digits.py", DIGITS, worker=(2, 3), ps=(1, 2), chief=True),
-    # An epoch that never ends: at the end of one all workers wait.
-    "ps-fit": Kind("keras_digits.py", (f"--steps-per-epoch={ENDLESS}",), worker=(1, 2), ps=(1, 2), chief=True),
+    "ps-fit": Kind("keras_digits.py", (), worker=(1, 2), ps=(1, 2), chief=True),
     "keras-worker": Kind("keras_digits.py", (), worker=(1, 2)),
     "keras-3": Kind("keras_3_digits.py", ("--report-every=5",), worker=(1, 1)),
     "mirrored": Kind("mirrored_digits.py", ("--report-every=5",), worker=(1, 2)),

@@ -120,21 +120,12 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
         every_s=options.checkpoint_every,
         batch_size=options.batch_size,
         batch=options.batch,
-        on_workers=lambda _: make_batches_anew() if options.batch == "fixed" else None,
     )
-
     images, held_out_images, labels, held_out_labels = digits(options.data)
+    data = elastic.data(len(images), epochs=None)  # each image once in an epoch, also if the job changes its size
 
-    def batches() -> tf.data.Dataset:  # called once in every worker
-        data = tf.data.Dataset.from_tensor_slices((images, labels))
-        return data.shuffle(len(images)).repeat().batch(elastic.batch_size).prefetch(2)
-
-    def make_batches_anew() -> None:  # each worker's part of a batch depends on their number
-        nonlocal iterator
-        iterator = iter(coordinator.create_per_worker_dataset(batches))
-
-    @tf.function
-    def step(iterator: tf.data.Iterator) -> tf.Tensor:
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def step(numbers: tf.Tensor) -> tf.Tensor:
         def update(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images))
@@ -147,15 +138,14 @@ def train(cluster: tf.train.ClusterSpec, options: argparse.Namespace) -> None:
                     variable.assign_sub(options.learning_rate * gradient)
             return loss
 
-        return strategy.run(update, args=next(iterator))
+        return strategy.run(update, args=(tf.gather(images, numbers), tf.gather(labels, numbers)))
 
     def run(count: int) -> float:
         """Run `count` steps; returns their mean loss."""
-        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
+        losses = [coordinator.schedule(step, args=(data.take(elastic.batch_size),)) for _ in range(count)]
         coordinator.join()
         return float(np.mean([loss.fetch() for loss in losses]))
 
-    iterator = iter(coordinator.create_per_worker_dataset(batches))
     workers = cluster.num_tasks("worker")
     done = resumed_at = evaluated_at = elastic.resume(warm_up=lambda: run(2 * workers))
     begin = time.monotonic()

@@ -51,16 +51,20 @@ def main() -> None:
 
     table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
     images, labels = table[:, :-1] / 16, table[:, -1].astype(np.int64)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat().batch(32)
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)])
     model.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     elastic = ElasticCheckpoint(
         tf.train.Checkpoint(model=model, optimizer=model.optimizer), total_steps=options.steps, batch_size=32
     )
+    data = elastic.data(len(images), epochs=None)  # each image once in an epoch, also after a restart
+
+    def load(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # called with the numbers of a batch
+        return tf.gather(images, numbers), tf.gather(labels, numbers)
+
     model.fit(
-        data,
-        steps_per_epoch=100,
-        epochs=options.steps // 100 + 1,
+        data.dataset(load),
+        steps_per_epoch=data.steps_per_epoch,
+        epochs=options.steps // data.steps_per_epoch + 1,
         verbose=0,
         callbacks=[elastic.callback(), Report(elastic, options)],
     )

@@ -41,7 +41,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="total training steps")
     parser.add_argument("--batch-size", type=int, default=64, help="images per step, in total for all workers")
-    parser.add_argument("--steps-per-epoch", type=int, default=100, help="training steps per epoch")
     options = parser.parse_args()
 
     strategy = strategy_of(json.loads(os.environ.get("TF_CONFIG") or "{}"))
@@ -60,20 +59,15 @@ def main() -> None:
         strategy=strategy,
     )
 
-    def batches(size: int) -> tf.data.Dataset:
-        data = tf.data.Dataset.from_tensor_slices((images, labels))
-        return data.shuffle(len(images)).repeat().batch(size)
+    data = elastic.data(len(images), epochs=None)  # each image once in an epoch, also if the job changes its size
 
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        # Called once in every worker, which has batches of its own.
-        data = tf.keras.utils.experimental.DatasetCreator(lambda _: batches(elastic.batch_size))
-    else:  # a batch is for all workers together: Keras gives each its part
-        data = batches(elastic.batch_size * strategy.num_replicas_in_sync)
-    steps = options.steps_per_epoch
+    def load(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # called with the numbers of a batch
+        return tf.gather(images, numbers), tf.gather(labels, numbers)
+
     model.fit(
-        data,
-        steps_per_epoch=steps,
-        epochs=options.steps // steps + 1,
+        data.dataset(load),
+        steps_per_epoch=data.steps_per_epoch,
+        epochs=options.steps // data.steps_per_epoch + 1,
         verbose=2,
         callbacks=[elastic.callback()],
     )

@@ -42,25 +42,24 @@ def main() -> None:
     )
     table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype=np.float32)
     images, labels = table[:, :-1] / 16, table[:, -1].astype(np.int64)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat()
-    data = data.batch(elastic.batch_size * strategy.num_replicas_in_sync)
-    batches = iter(strategy.experimental_distribute_dataset(data))
+    data = elastic.data(len(images), epochs=None)  # each image once in an epoch, also if the job changes its size
 
-    def descend(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def descend(numbers: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            logits = tf.matmul(images, weights) + bias
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            logits = tf.matmul(tf.gather(images, numbers), weights) + bias
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, numbers), logits)
+            loss = tf.reduce_mean(losses)
         for variable, gradient in zip((weights, bias), tape.gradient(loss, [weights, bias])):
             variable.assign_sub(RATE * gradient)
         return loss
 
-    @tf.function
-    def one_step(batch: tuple) -> tf.Tensor:
-        return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(descend, batch), axis=None)
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def one_step(numbers: tf.Tensor) -> tf.Tensor:  # this worker's numbers, a part of the batch's
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(descend, (numbers,)), axis=None)
 
-    step = resumed_at = elastic.resume(warm_up=lambda: one_step(next(batches)))
+    step = resumed_at = elastic.resume(warm_up=lambda: one_step(data.take(BATCH_SIZE)))
     while step < options.steps:
-        loss = one_step(next(batches))
+        loss = one_step(data.take(BATCH_SIZE))
         step += 1
         elastic.step(step, loss=loss, examples=BATCH_SIZE)
         if step % options.report_every == 0:
