@@ -74,8 +74,6 @@ class Held:
 
 
 def strategy_of(config: dict[str, Any]) -> Any:
-    if not config:
-        return None
     if "ps" not in config["cluster"]:
         return tf.distribute.MultiWorkerMirroredStrategy()
     cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
@@ -95,9 +93,9 @@ def main() -> None:
     parser.add_argument("--batch", default="scaled")
     parser.add_argument("--order", default="shuffled")
     options = parser.parse_args()
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    config = json.loads(os.environ["TF_CONFIG"])
     strategy = strategy_of(config)
-    on_servers = "ps" in config.get("cluster", {})
+    on_servers = "ps" in config["cluster"]
     with strategy.scope():
         counts = Counts(options.examples, options.epochs, on_servers=on_servers)
     elastic = ElasticCheckpoint(

@@ -1,7 +1,9 @@
 """`scale`, `auto`, `suspend`, `resume`: change a job's annotations or its spec.runPolicy."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import click
@@ -16,7 +18,7 @@ from elastic_tfjob.controller.query.rows.jobs import JobRow, ReadJob, job_row, s
 __all__ = ["auto", "resume", "scale", "suspend"]
 
 _TYPES = (("workers", "Worker"), ("ps", "PS"))
-_LOOK_S = 1.0
+_LOOK_S, _EVENTS_S = 1.0, 5.0
 
 
 def scale(*, job: str, workers: int | None, ps: int | None, wait: bool, timeout: int, **cluster: Any) -> None:
@@ -108,14 +110,18 @@ async def _until(
 ) -> JobRow:
     """Wait until the job has the size and no rescale is under way."""
     row: JobRow | None = None
-    pending = ""
+    pending, events_at_s = "", -inf
     try:
         async with asyncio.timeout(timeout_s):
             while row is None or row.phase != "Stable" or any(row.replicas.get(of, 0) != n for of, n in asked.items()):
                 await asyncio.sleep(_LOOK_S if row is not None else 0)
                 seen = see(await at.job(name))
                 row = job_row(seen)
-                pending = why_pending(seen, row, (await job_events(at, seen))[0]) if row.phase == "Stable" else ""
+                if row.phase != "Stable":
+                    pending = ""
+                elif time.monotonic() - events_at_s >= _EVENTS_S:  # the API server searches all of the namespace
+                    pending = why_pending(seen, row, (await job_events(at, seen))[0])
+                    events_at_s = time.monotonic()
                 report(f"{name}: waiting for {show.size(asked)} ({row.state}: {pending or row.reason})")
                 if row.state in ("Succeeded", "Failed"):
                     raise Failed(f"{name} ended ({row.state}) before it reached the size")

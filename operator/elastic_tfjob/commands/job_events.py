@@ -32,12 +32,11 @@ async def job_events(at: Cluster, seen: ReadJob) -> tuple[list[Happening], str]:
 
 def why_pending(seen: ReadJob, row: JobRow, events: Sequence[Happening]) -> str:
     """Why a job does not have the size that a person requests, by an annotation or an edit of the spec: by its newest
-    event of a rescale; empty if it has the size, or changes to it."""
+    event of a rescale, as `job_events` sorts them; empty if it has the size, or changes to it."""
     if seen.request is None or row.phase != "Stable":
         return ""
     asked, _ = asked_for(seen.request, seen.target, seen.state, row.replicas)
     if all(row.replicas.get(name, 0) == count for name, count in asked.items()):
         return ""
-    about = [each for each in events if each.reason.startswith("Rescale") and each.at]
-    newest = max(about, key=lambda each: each.at or "", default=None)
+    newest = next((each for each in reversed(events) if each.reason.startswith("Rescale") and each.at), None)
     return newest.text if newest is not None and newest.reason == "RescalePending" else ""
