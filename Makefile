@@ -204,6 +204,14 @@ bench-elastic: .venv ## compare elastic, kips, fixed and the Go operator on a mi
 bench-elastic-simulation: .venv ## compare elastic with each other profile, on that profile's own workload: build/bench/elastic-simulation.json
 	$(RUN) python benchmarks/bench_elastic_simulation.py
 
+.PHONY: bench-memory
+bench-memory: .venv ## compare rules for memory that grows, of one replica and on a small cluster, in simulation: build/bench/memory.json
+	$(RUN) python benchmarks/bench_memory.py
+
+.PHONY: bench-memory-live
+bench-memory-live: .venv ## how soon a replica whose memory grows has more, on kind (15 min): build/bench/memory-live.json
+	$(RUN) python benchmarks/bench_memory_live.py
+
 .PHONY: bench-autoscaling
 bench-autoscaling: .venv ## compare elastic with fixed on clusters with an autoscaler in simulation: build/bench/autoscaling.json
 	$(RUN) python benchmarks/bench_autoscaling.py

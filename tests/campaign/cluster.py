@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from campaign.apiserver import ApiServer, Change, Object
 from campaign.clock import format_now
-from campaign.container import Container
+from campaign.container import OOM_KILLED, Container
 from campaign.files import SIGKILL, SIGTERM, Files
 from campaign.pod import Judge, Training
-from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL
+from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.model.affinity import NAME_FIELD, constraints_of
 from elastic_tfjob.controller.model.cluster import POOL_LABEL
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.model.memory import NO_MEMORY, MemoryAsked, memory_of
 from elastic_tfjob.controller.model.pod import EXPORTER, STATUS_PORT
 from elastic_tfjob.controller.model.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import Taint
@@ -25,6 +26,7 @@ _NOTICED_S: Final = 50.0
 """After so long Kubernetes finds that it does not hear from a node."""
 _TOLERATED_S: Final = 300.0
 """After so long more it deletes the pods there: their default tolerations."""
+_PENDING: Final = "PodResizePending"
 
 
 @dataclass
@@ -43,6 +45,10 @@ class _Running:
     deaf_until: float = 0.0
     heard: str | None = None
     ip: str = ""
+    memory: MemoryAsked = NO_MEMORY
+    """What the container that trains has been given."""
+    no_room: bool = False
+    """Whether more memory was asked for than the node has."""
 
 
 @dataclass
@@ -192,6 +198,7 @@ class Cluster:
                 running.over = True
                 running.container.signal_all(SIGKILL)
             self._schedule_soon()
+            self._give_memory_left(old["spec"].get("nodeName"))
             return
         metadata = new["metadata"]
         uid = metadata["uid"]
@@ -220,6 +227,10 @@ class Cluster:
             self._after(self.random.uniform(0.05, 0.5) + self.leaves_s, self._terminate, running)
         if change.old is not None and change.old["spec"] is not new["spec"]:
             self._schedule_soon()
+            if memory_of(new["spec"]) != memory_of(old["spec"]):
+                self._after(self.random.uniform(0.1, 1.0), self._give_memory, running)
+        if new["status"]["phase"] in ("Succeeded", "Failed") and old["status"]["phase"] == "Running":
+            self._give_memory_left(new["spec"].get("nodeName"))
 
     def _after(self, seconds: float, what: Any, *arguments: Any) -> asyncio.TimerHandle:
         return self.loop.call_later(seconds, what, *arguments)
@@ -329,11 +340,20 @@ class Cluster:
             return
         training = self.training(running.namespace, job)
 
-        def over(code: int) -> None:
-            self._container_over(running, code)
+        def over(code: int, reason: str) -> None:
+            self._container_over(running, code, reason)
 
+        if not running.no_room:
+            running.memory = memory_of(pod["spec"])
         container = running.container = Container(
-            self.loop, self.random, pod, training=training, files=running.files, over=over, ask=self._ask
+            self.loop,
+            self.random,
+            pod,
+            training=training,
+            files=running.files,
+            over=over,
+            limit_bytes=running.memory.limit,
+            ask=self._ask,
         )
         running.files = container.files
         if not running.ip:
@@ -344,31 +364,80 @@ class Cluster:
         self._set_status(running, phase="Running", podIP=running.ip, containerStatuses=[_running(running)])
         container.start()
 
+    # Memory in place
+
+    def _give_memory(self, running: _Running) -> None:
+        """Give the container what its pod asks for, or say that the node has no room: the pod keeps what it has."""
+        pod = self._pod(running)
+        if pod is None or running.over or self._is_cut_off(pod):
+            return
+        asked, name, status = memory_of(pod["spec"]), pod["spec"]["nodeName"], pod["status"]
+        node = self.server.get("nodes", "", name)
+        assert node is not None
+        has = allocatable(node["status"]["allocatable"]).memory_bytes
+        held = sum(self._holds_bytes(each) for each in self.server.all("pods") if each["spec"].get("nodeName") == name)
+        more = asked.request - running.memory.request
+        running.no_room = more > 0 and held + more > has
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        pending = conditions.pop(_PENDING, {})
+        if not running.no_room:
+            running.memory = asked
+            if running.container is not None:
+                running.container.limit_bytes = asked.limit
+            given = [{**each, **_given(asked)} for each in status.get("containerStatuses") or ()]
+            self._set_status(running, conditions=list(conditions.values()), containerStatuses=given)
+            return
+        reason = "Infeasible" if asked.request > has else "Deferred"
+        if pending.get("reason") == reason:  # since when it is, stays
+            return
+        message = f"Node didn't have enough resource: memory, requested: {asked.request}, capacity: {has}"
+        pending = {"status": "True", "reason": reason, "message": message, "lastTransitionTime": format_now()}
+        self._set_status(running, conditions=[*conditions.values(), {"type": _PENDING, **pending}])
+
+    def _holds_bytes(self, pod: Object) -> int:
+        """The memory that a kubelet has given to a pod."""
+        if pod["status"]["phase"] in ("Succeeded", "Failed"):
+            return 0
+        running, asked = self._pods.get(pod["metadata"]["uid"]), requests_of(pod["spec"]).memory_bytes
+        if running is None or running.memory == NO_MEMORY:
+            return asked
+        return asked - memory_of(pod["spec"]).request + running.memory.request
+
+    def _give_memory_left(self, node: str | None) -> None:
+        """A pod has left a node: another one may get what it asks for."""
+        for running in [each for each in self._pods.values() if each.no_room]:
+            pod = self._pod(running)
+            if pod is not None and pod["spec"].get("nodeName") == node:
+                self._after(self.random.uniform(0.1, 1.0), self._give_memory, running)
+
     def _show_command(self, running: _Running) -> None:
         deaf = self.loop.time() < running.deaf_until
         if running.container is not None and not running.over and running.pending is not None and not deaf:
             running.container.command(running.pending)
 
-    def _container_over(self, running: _Running, code: int) -> None:
+    def _container_over(self, running: _Running, code: int, reason: str) -> None:
         """Its first process has ended: restart it, or the pod is over."""
         running.container = None
         pod = self._pod(running)
         if pod is None or running.over:
             return
+        ended: dict[str, Any] = {"exitCode": code}
+        if reason == OOM_KILLED:
+            ended |= {"reason": reason, "finishedAt": format_now()}
+            labels = pod["metadata"]["labels"]
+            self.judge.is_killed_for_memory(f"{running.namespace}/{labels[JOB_NAME_LABEL]}", labels[REPLICA_TYPE_LABEL])
         policy = pod["spec"].get("restartPolicy", "Always")
         terminating = "deletionTimestamp" in pod["metadata"]
         if not terminating and (policy == "Always" or (policy == "OnFailure" and code)):
             running.restarts += 1  # the kubelet counts it when it is done
             waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-            ended = {"terminated": {"exitCode": code, "message": "Traceback\nValueError: as the log says\n"}}
-            status = {"name": CONTAINER, "restartCount": running.restarts - 1, "state": waiting, "lastState": ended}
-            running.last = ended
+            running.last = {"terminated": {**ended, "message": "Traceback\nValueError: as the log says\n"}}
+            status = {**_status(running, waiting), "restartCount": running.restarts - 1, "lastState": running.last}
             self._set_status(running, containerStatuses=[status])
             self._after(self.random.uniform(0.5, 3.0) * min(running.restarts, 5), self._start, running)
             return
         running.over = True
-        ended = {"terminated": {"exitCode": code}}
-        status = {"name": CONTAINER, "restartCount": running.restarts, "state": ended}
+        status = _status(running, {"terminated": ended})
         self._set_status(running, phase="Failed" if code else "Succeeded", containerStatuses=[status])
         if terminating:  # the kubelet ends the exporter first, so the pod is there for a while
             self._after(self.random.uniform(0.0, 2.0), self._remove, running)
@@ -399,7 +468,20 @@ class Cluster:
 
 
 def _running(running: _Running) -> dict[str, Any]:
-    return {"name": CONTAINER, "restartCount": running.restarts, "state": {"running": {}}, "lastState": running.last}
+    return {**_status(running, {"running": {}}), "lastState": running.last}
+
+
+def _status(running: _Running, state: dict[str, Any]) -> dict[str, Any]:
+    """Of the container. CPU is given as soon as it is asked for, so that only the memory is told."""
+    return {"name": CONTAINER, "restartCount": running.restarts, "state": state, **_given(running.memory)}
+
+
+def _given(memory: MemoryAsked) -> dict[str, Any]:
+    request, limit = ({"memory": str(amount)} for amount in memory)
+    return {
+        "allocatedResources": request,
+        "resources": {"requests": request, "limits": limit if memory.limit else {}},
+    }
 
 
 def _conditioned(pod: Object, status: str, reason: str, message: str) -> Object:

@@ -13,16 +13,22 @@ from typing import Any, Final
 from campaign.apiserver import Object
 from campaign.files import SIGKILL, Files, VirtualPath, machine
 from campaign.pod import DIRECTORY, Program, Training
-from elastic_tfjob.api.tfjob import CONTAINER
+from elastic_tfjob.api.tfjob import CONTAINER, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.model.quantities import cpu_of
 from elastic_tfjob.exporter import status as exporter_status
 from elastic_tfjob.runtime import protocol
 from elastic_tfjob.runtime.launcher import Launcher
 
-__all__ = ["Container"]
+__all__ = ["OOM_KILLED", "Container"]
 
 _COMMAND: Final = "/elastic-tfjob-command/command"
 _LOOK_S: Final = 0.02
+_USES_S: Final = 1.0
+"""So often the kernel compares what a container uses with its limit, where that changes."""
+_USED_BYTES: Final = 80_000_000
+_CACHED_BYTES: Final = 20_000_000
+_OF_NODE_BYTES: Final = 1_000_000_000
+OOM_KILLED: Final = "OOMKilled"
 
 
 class _Launcher(Launcher):
@@ -37,8 +43,8 @@ class _Launcher(Launcher):
 
 
 class Container:
-    """The container that trains, in one pod, from start to end; `over` is called with its exit code, `ask` gets the
-    status of another pod."""
+    """The container that trains, in one pod, from start to end; `over` is called with its exit code and the reason of
+    its end, `ask` gets the status of another pod. `limit_bytes` of memory; 0: none."""
 
     def __init__(
         self,
@@ -48,13 +54,15 @@ class Container:
         *,
         training: Training,
         files: Files | None,
-        over: Callable[[int], None],
+        over: Callable[[int, str], None],
+        limit_bytes: int,
         ask: Callable[[str], dict[str, Any] | None],
     ) -> None:
         self.loop = loop
         self.random = random
         self.training = training
         self.over = over
+        self.limit_bytes = limit_bytes
         self.ask = ask
         self.progress: dict[str, Any] | None = None
         self.launcher: _Launcher | None = None
@@ -67,6 +75,7 @@ class Container:
         spec = pod["spec"]
         trainer = next(each for each in spec["containers"] if each["name"] == CONTAINER)
         self.name: str = pod["metadata"]["name"]
+        self._uses = training.uses.get(pod["metadata"]["labels"][REPLICA_TYPE_LABEL])
         self.limit_cores = cpu_of(spec)[1] / 1000
         environment = {each["name"]: each.get("value") for each in trainer.get("env") or ()}
         self._tf_config = environment.get("TF_CONFIG")
@@ -78,6 +87,8 @@ class Container:
 
     def start(self) -> None:
         """Run."""
+        if self._uses is not None:
+            self.loop.call_later(_USES_S, self._use)
         if not self._with_launcher:
             self._pids += 1
             self.programs[self._pids] = Program(self, self._pids, 0, self._tf_config, prepared=False)
@@ -124,6 +135,21 @@ class Container:
         if launcher._poll_s() < 1.0:  # something goes on, and time alone may change it
             self._look = self.loop.call_later(0.5, self._turn)
 
+    @property
+    def used_bytes(self) -> int:
+        """The memory that the kernel cannot take back."""
+        return _USED_BYTES if self._uses is None else self._uses(self.loop.time() - self._began)
+
+    def _use(self) -> None:
+        """The kernel kills a container that uses more than its limit; else its launcher looks what it uses."""
+        if self._ended:
+            return
+        if 0 < self.limit_bytes < self.used_bytes:
+            self._end(128 + SIGKILL, OOM_KILLED)
+            return
+        self._turn()
+        self.loop.call_later(_USES_S, self._use)
+
     def signal_all(self, number: int) -> None:
         """The kubelet's signal to the container's first process."""
         if self._ended:
@@ -149,13 +175,13 @@ class Container:
         self._turn()
         return json.dumps(exporter_status.status(VirtualPath(self.files, DIRECTORY))).encode()  # type: ignore[arg-type]
 
-    def _end(self, code: int) -> None:
+    def _end(self, code: int, reason: str = "") -> None:
         self._ended = True
         if self._look is not None:
             self._look.cancel()
         for program in list(self.programs.values()):
             program.exit(128 + SIGKILL)
-        self.over(code)
+        self.over(code, reason)
 
     def ended(self, program: Program, code: int) -> None:
         """A program is over."""
@@ -220,7 +246,9 @@ class Container:
             "usage_s": (self.loop.time() - self._began) * use * 0.9,
             "throttled_s": 0.0,
             "limit_cores": self.limit_cores or None,
-            "used_bytes": 100_000_000,
-            "anonymous_bytes": 80_000_000,
-            "limit_bytes": 1_000_000_000,
+            "used_bytes": self.used_bytes + _CACHED_BYTES,
+            "anonymous_bytes": self.used_bytes,
+            "held_bytes": self.used_bytes,
+            "kills": 0,
+            "limit_bytes": self.limit_bytes or _OF_NODE_BYTES,
         }

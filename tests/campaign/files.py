@@ -20,6 +20,7 @@ from elastic_tfjob.runtime import live_switch as live_switch_module
 from elastic_tfjob.runtime import moved_chief as moved_chief_module
 from elastic_tfjob.runtime import programs as programs_module
 from elastic_tfjob.runtime import protocol as real_protocol
+from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.processes import Process
 
 __all__ = ["Files", "Machine", "VirtualPath", "machine", "virtual_machine"]
@@ -218,6 +219,13 @@ class _Shutil:
 
 
 class _Cgroup:
+    Cores = Cores
+
+    @staticmethod
+    def held_bytes() -> int | None:
+        found = machine.current.usage().get("held_bytes")
+        return found if isinstance(found, int) else None
+
     @staticmethod
     def usage() -> dict[str, Any]:
         return machine.current.usage()

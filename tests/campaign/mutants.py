@@ -3,7 +3,7 @@
 There is one of each kind that was found in the operator, so that few name a line that a change of the code moves: a
 second leader, what a new leader does not look at, an old view that wins, what is forgotten, a copied identity, a target
 that is old or lost, an end that is not the job's, a switch before its time, programs that stay or end, capacity that
-is counted wrong, lost nodes, stops before the save, nodes that are lent, and what hostile tenants send.
+is counted wrong, lost nodes, stops before the save, nodes that are lent, memory, and what hostile tenants send.
 
 Each must be caught by an oracle of the campaign: in simulated time (`CAMPAIGN_MUTANT=name python -m campaign.run
 --until-first`), or by hostile tenants of a real control plane (`python -m campaign.hostile --mutant=name`).
@@ -371,6 +371,84 @@ MUTANTS: Final = {
             "lending a node removes the taints that others have put on it",
             "simulation",
             ("loan",),
+        ),
+        Mutant(
+            "memory-without-end",
+            "scheduling.memory_limit",
+            "return max(limit, min(_rounded(wanted), most))",
+            "return max(limit, _rounded(wanted))",
+            "memory is raised beyond what the user allows",
+            "simulation",
+            ("memory-grows",),
+        ),
+        Mutant(
+            "memory-at-each-pass",
+            "controller.job.memory",
+            "elif fits(rule, limit, use):",
+            "elif False:",
+            "memory is raised for replicas that need no more",
+            "simulation",
+            ("memory-grows",),
+        ),
+        Mutant(
+            "kill-is-forgotten",
+            "controller.job.memory",
+            "wanted = after_kill(rule, limit, most)",
+            "wanted = limit",
+            "a replica that was killed for memory gets no more, and is killed again",
+            "simulation",
+            ("memory-jumps",),
+        ),
+        Mutant(
+            "one-kill-hides-others",
+            "controller.job.memory",
+            "last = moment_of(after.killed.get(index))",
+            "last = moment_of(max(after.killed.values(), default=None))",
+            "of replicas that are killed together one is told of",
+            "simulation",
+            ("memory-jumps",),
+        ),
+        Mutant(
+            "memory-before-it-is-stored",
+            "controller.job.memory",
+            "    return replace(state, memory=found) if found != state.memory else state",
+            """    for name, each in found.items():
+        for pod in ctx.of_type(name):
+            if pod.memory.bound < (each.raised or 0):
+                wanted = raised_to(pod.memory, each.raised or 0)
+                ctx.actions.append(ResizeMemory(pod.name, pod.uid, wanted, container=pod.trains))
+                return state
+    return replace(state, memory=found) if found != state.memory else state""",
+            "pods get memory that is stored only when they have it",
+            "simulation",
+            ("memory-grows",),
+        ),
+        Mutant(
+            "request-stays-behind",
+            "controller.model.memory",
+            "return MemoryAsked(max(asked.request, raised), raised if asked.limit else 0)",
+            "return MemoryAsked(asked.request, raised if asked.limit else 0)",
+            "a replica may use memory that its node does not keep for it",
+            "simulation",
+            ("memory-grows",),
+        ),
+        Mutant(
+            "room-of-the-old-memory",
+            "scheduling.snapshot",
+            "return self.spec.groups, self.placement, self.cpu",
+            "return (), self.placement, self.cpu",
+            "what a job is raised to is given back without having been taken",
+            "simulation",
+            ("memory-node-full",),
+        ),
+        Mutant(
+            "room-for-what-was-deferred",
+            "controller.planning.job_view",
+            "if reservations.placement[role[0]][role[1]] == pod.node",
+            "if True",
+            "a replica stays on a node that has no memory for it",
+            "simulation",
+            ("memory-node-full",),
         ),
     )
 }

@@ -10,15 +10,17 @@ import orjson
 
 from campaign.apiserver import ApiServer, Change, Object
 from campaign.loans import LoanOracles, is_of_a_job, loans_at_rest
+from campaign.memory_oracles import MemoryOracles
 from campaign.pod import Program, Training
-from elastic_tfjob.api.tfjob import JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
+from elastic_tfjob.api.tfjob import CONTAINER, JOB_NAME_LABEL, REPLICA_INDEX_LABEL, REPLICA_TYPE_LABEL
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
+from elastic_tfjob.controller.model.memory import memory_of
 from elastic_tfjob.controller.model.owned_objects import ORDER_LABEL
-from elastic_tfjob.controller.model.quantities import allocatable, cpu_of, requests_of
-from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.controller.model.quantities import allocatable, allocated_memory, cpu_of, requests_of
+from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
-__all__ = ["Oracles", "state_of", "summary"]
+__all__ = ["Oracles", "raised_of", "state_of", "summary"]
 
 _MOST_WRITES: Final = 20
 """Of the operator in a minute in which nothing happens: figures, the count of an event that repeats."""
@@ -63,6 +65,7 @@ class Oracles:
     """Whether nothing happens in this world that may cost steps of training: containers that die, drains."""
     most_lost_steps: int | None = None
     """Steps that a program may lose at most when it begins; None where only a switch is judged."""
+    memory: MemoryOracles = field(init=False)
     _loans: LoanOracles = field(init=False)
     _stopped: set[str] = field(default_factory=set)
     _refused: set[tuple[str, int]] = field(default_factory=set)
@@ -74,6 +77,7 @@ class Oracles:
     def __post_init__(self) -> None:
         self._began = self.loop.time()
         self._loans = LoanOracles(self.loop, self.server, self.operators, self.fail, timely=self.exact)
+        self.memory = MemoryOracles(self.server, self.operators, self.fail)
         self.server.observers.append(self._observe)
 
     def fail(self, oracle: str, what: str) -> None:
@@ -91,6 +95,7 @@ class Oracles:
                 self._one_pod_per_replica(change)
                 self._first_config_stays(change)
                 self._what_is_over_gets_no_pods(change)
+                self.memory.observe(change)
             self._nodes_are_not_overcommitted(change)
         elif change.resource == "tfjobs":
             self._note_stopped(change)
@@ -174,7 +179,7 @@ class Oracles:
             self.fail("first_config_stays", f"{new['metadata']['name']}: {first} became {config}")
 
     def _nodes_are_not_overcommitted(self, change: Change) -> None:
-        """Bound pods ask for no more than their node has."""
+        """Bound pods hold no more than their node has; more memory they may ask for."""
         if self.overcommit or change.new is None or change.old is None or change.old["spec"] is change.new["spec"]:
             return
         name = change.new["spec"].get("nodeName")
@@ -184,7 +189,7 @@ class Oracles:
         asked = [0] * len(NOTHING)
         for pod in self.server.all("pods"):
             if pod["spec"].get("nodeName") == name and pod["status"]["phase"] not in ("Succeeded", "Failed"):
-                for i, amount in enumerate(requests_of(pod["spec"])):
+                for i, amount in enumerate(_holds(pod)):
                     asked[i] += amount
         if any(want > have for want, have in zip(asked, allocatable(node["status"]["allocatable"]), strict=True)):
             self.fail("nodes_are_not_overcommitted", f"{name}: {asked}")
@@ -275,6 +280,10 @@ class Oracles:
         if not waiting:
             self.fail("saves_for_one_that_waits", f"generation {program.generation} saves, and none is ready")
 
+    def is_killed_for_memory(self, job: str, kind: str) -> None:
+        """The kernel has killed a container of a type."""
+        self.memory.killed(job, kind)
+
     def values_are_lost(self, program: Program, why: str) -> None:
         """What a program gave in memory becomes a durable checkpoint, whatever the operator does."""
         program.training.at_commit.pop(program.generation, None)
@@ -284,6 +293,7 @@ class Oracles:
     def at_rest(self, trainings: Mapping[str, Training]) -> None:
         """What is there when nothing happens any more is what the jobs call for, and nothing else."""
         self._loans.at_rest()
+        self.memory.kills_are_named()
         jobs = {job["metadata"]["uid"]: job for job in self.server.all("tfjobs")}
         for resource in ("pods", "services", "poddisruptionbudgets"):
             for found in self._of_jobs(resource):
@@ -368,6 +378,14 @@ def _name(change: Change) -> str:
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
+def _holds(pod: Object) -> Resources:
+    """What a pod asks for, with the memory that its kubelet has given it."""
+    asked = requests_of(pod["spec"])
+    if not (given := allocated_memory(pod["status"], CONTAINER)):
+        return asked
+    return asked._replace(memory_bytes=asked.memory_bytes - memory_of(pod["spec"]).request + given)
+
+
 def _role(pod: Object) -> tuple[Any, ...]:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
@@ -397,6 +415,11 @@ def state_of(job: Object) -> dict[str, Any] | None:
     return found
 
 
+def raised_of(state: Mapping[str, Any]) -> dict[str, int]:
+    """By type, the bytes to which the memory of replicas is raised."""
+    return {kind: each["raised"] for kind, each in (state.get("memory") or {}).items() if each.get("raised")}
+
+
 def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
     """All that an undisturbed run and a disturbed one must have in common at their ends. `loose`: after many faults,
     which may have made a rescale fail and be tried again, or in another way, or a finished job's pods end otherwise, or
@@ -417,6 +440,7 @@ def summary(server: ApiServer, *, loose: bool = False) -> dict[str, Any]:
             "conditions": sorted(conditions),
             "replicas": None if loose else (job.get("status") or {}).get("replicaStatuses"),
             "state": state and {name: state[name] for name in (_LOOSE if loose else _EXACT)},
+            "memory": None if loose or state is None else raised_of(state),
         }
     pods = {}
     services = [each["metadata"]["name"] for each in server.all("services")]

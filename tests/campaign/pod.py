@@ -29,6 +29,7 @@ class Judge(Protocol):
     def training_begins(self, program: "Program", step: int) -> None: ...
     def workers_change(self, program: "Program") -> None: ...
     def is_to_save(self, program: "Program", waiting: bool) -> None: ...
+    def is_killed_for_memory(self, job: str, kind: str) -> None: ...
     def values_are_lost(self, program: "Program", why: str) -> None: ...
 
 
@@ -44,7 +45,8 @@ class Training:
     1; `live`: whether workers join and leave a running program, `joins`: whether new ones can be used, `answers`:
     whether it answers; `gives`: whether values go through memory, `takes`: whether the next program gets them;
     `shared`: whether each new pod sees the checkpoints;
-    `own_port`: a program cannot start while another one runs in its container. `name`: the job's
+    `own_port`: a program cannot start while another one runs in its container. `uses`: by type of replica in small
+    letters, the bytes that a container uses at so many seconds from its start, where these change. `name`: the job's
     namespace and name.
     """
 
@@ -70,6 +72,7 @@ class Training:
     takes: bool = True
     shared: bool = True
     own_port: bool = False
+    uses: dict[str, Callable[[float], int]] = field(default_factory=dict)
     exit_code: int = 0
     trainers: set["Program"] = field(default_factory=set)
     peers: set["Program"] = field(default_factory=set)
@@ -336,6 +339,8 @@ class Program:
             self._after(self.container.seconds(0.0, 0.3), self._stand_still)
         elif name == "save" and self._read("save") is None and self.state in ("saving", "held"):
             self._go_on()
+        elif name == "soon" and self.state == "training" and self.task.chief and self.training.saves:
+            self.training.checkpoint = max(self.training.checkpoint, self.step)
         elif name == "workers" and self.state == "training" and self.task.chief:
             self._after(self.container.seconds(0.1, 0.8), self._change_workers)
 

@@ -23,6 +23,7 @@ from campaign.chief_moves import CHIEF_MOVES
 from campaign.handed import HANDED
 from campaign.lent import LOANS
 from campaign.live import LIVE
+from campaign.memory import MEMORY
 from campaign.world import Scenario, World
 from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.api.tfjob import JOB_NAME_LABEL
@@ -723,6 +724,7 @@ SCENARIOS: Final = {
         *LIVE,
         *HANDED,
         *CHIEF_MOVES,
+        *MEMORY,
     )
 }
 

@@ -293,25 +293,25 @@ class World:
     # What a person does
 
     def submit(self, types: Mapping[str, Any], name: str = "job", *, elastic: bool = False, **options: Any) -> None:
-        """Create a TFJob: `types` by name a count or an entry of tfReplicaSpecs."""
+        """Create a TFJob: `types` by name a count or an entry of tfReplicaSpecs. Option `memory`: limits by type."""
         annotations = dict(options.pop("annotations", {}))
         if elastic:
             bounds = {"min-workers": "1", "max-workers": "4", "max-ps": "3", "checkpoint-dir": "/checkpoints"}
             annotations = {f"{PREFIX}{key}": value for key, value in bounds.items()} | annotations
-        cpu = options.pop("cpu", "200m")
-        container = {
-            "name": "tensorflow",
-            "image": "train",
-            "command": ["python", "train.py"],
-            "resources": {"requests": {"cpu": cpu, "memory": "100Mi"}, "limits": {"cpu": cpu}},
-        }
+        cpu, memory = options.pop("cpu", "200m"), options.pop("memory", {})
+        container = {"name": "tensorflow", "image": "train", "command": ["python", "train.py"]}
+
+        def resources(kind: str) -> dict[str, Any]:
+            limit = {"memory": memory[kind]} if kind in memory else {}
+            return {"requests": {"cpu": cpu, "memory": "100Mi"}, "limits": {"cpu": cpu, **limit}}
+
         specs = {
             kind: value
             if isinstance(value, dict)
             else {
                 "replicas": value,
                 "restartPolicy": options.get("restart", "OnFailure"),
-                "template": {"spec": {"containers": [container]}},
+                "template": {"spec": {"containers": [{**container, "resources": resources(kind)}]}},
             }
             for kind, value in types.items()
         }
@@ -433,6 +433,8 @@ async def _live(world: World, expected: Mapping[str, Any] | None) -> None:
         told = "; ".join(list(_difference(expected, summary(server, loose=loose)))[:6])
         world.oracles.fail("ends_as_undisturbed", told)
         return
+    if not loose:
+        world.oracles.memory.kills_are_named()
     # A watch that has become silent is noticed later.
     await asyncio.sleep(max(0.0, world.wire.silent_until - loop.time()))
     since = loop.time()

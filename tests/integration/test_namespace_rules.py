@@ -13,6 +13,7 @@ import pytest
 
 from conformance.manifest import container, replica, tfjob
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.controller.job.decision import Event, Observed, ReconcileSettings
 from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.kube.client import ApiClient, load_configuration
@@ -23,7 +24,6 @@ from elastic_tfjob.controller.kube.informer import Caches, Informer
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, Service
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.model.quantities import quantity
 from harness.api import CORE, Api, Object, pods, services, tfjobs
 from harness.api import ApiError as Refused
 from harness.jobs import RESTRICTED

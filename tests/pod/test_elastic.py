@@ -123,6 +123,30 @@ def test_slots_that_are_made_after_the_newest_checkpoint_are_not_forgotten(tmp_p
         hand_over.values_of(tf, job._checkpoints)
 
 
+def test_a_program_that_is_to_save_soon_saves_once_and_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared" / "generation-0"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(protocol.DIRECTORY, str(folder.parent))
+    monkeypatch.setenv(protocol.GENERATION, "0")
+    monkeypatch.setenv(protocol.OPEN, "1")
+    directory = tmp_path / "checkpoints"
+    job, _ = elastic(directory)
+    job.resume()
+    job.step(1)
+    assert names(directory) == set()
+    for step, request in ((2, 7), (4, 8)):
+        protocol.write(folder / protocol.SOON, {"request": request})
+        until("it is asked", lambda: job._has_work, 10)
+        job.step(step)
+        settled(job)
+        assert f"elastic-{step}" in names(directory)
+        time.sleep(0.6)  # the file is read four times a second
+        job.step(step + 1)
+    assert names(directory) == {"elastic-2", "elastic-4"}
+
+
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ElasticCheckpoint:
     """A program that is asked for its values, and gives them at its next step."""

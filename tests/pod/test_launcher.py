@@ -239,6 +239,20 @@ def test_a_program_that_saved_before_a_stop_continues_if_the_pod_is_not_ended(tm
     assert look(2 * HOLD_S + 2) == "saved"
 
 
+def test_a_command_to_run_may_ask_for_a_save(chief: Callable[..., Pod]) -> None:
+    """A kill for memory is near; training goes on."""
+    pod = chief()
+    asked = pod.shared / "generation-0" / protocol.SOON
+    pod.command("run", 0, tf_config=CHIEF)
+    pod.heard("run 0")
+    assert not asked.exists()
+    for request in (7, 8):
+        pod.command("run", 0, tf_config=CHIEF, request=request)
+        until("the program is asked", lambda: protocol.read(asked) == {"request": request})  # noqa: B023 - it is waited for here
+    assert len(children(pod)) == 1
+    assert pod.status["saved"] is None, "nothing waits for it"
+
+
 def test_a_prepared_program_has_a_low_priority(make_pod: Callable[..., Pod]) -> None:
     """Its threads, and what it starts: until it is ready. Then it is as it would be without that."""
     source = (

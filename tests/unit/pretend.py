@@ -19,6 +19,7 @@ from elastic_tfjob.controller.job.decision import (
     Observed,
     ReconcileSettings,
     RefusedPod,
+    ResizeMemory,
     ResizePod,
     SaveState,
     SendCommand,
@@ -29,6 +30,7 @@ from elastic_tfjob.controller.job.reconcile import reconcile
 from elastic_tfjob.controller.model.affinity import pinned_to
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.memory import memory_of
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget
 from elastic_tfjob.controller.model.pod import LastEnd, Pod, Trouble
 from elastic_tfjob.controller.model.quantities import CpuAsked, cpu_of
@@ -280,6 +282,8 @@ class Cluster:
     """What the templates say beside their container."""
     cpu_limit: str = "100m"
     """Of each container, which requests 100m."""
+    memory_limit: str = ""
+    """Of each container, which requests as much; empty: none."""
     queue: str = ""
     """The Kueue queue that admits the job."""
     admitted: dict[str, int] = field(default_factory=dict)
@@ -295,6 +299,10 @@ class Cluster:
         self.events: list[tuple[str, str]] = []
         self.made: list[str] = []
         self.resized: list[ResizePod] = []
+        self.memory = MemoryUse(100, 1000)
+        """What each pod reports; the limit is that of a pod that has one."""
+        self.memory_of: dict[str, MemoryUse] = {}
+        """The same by replica type, in lower case, where it differs."""
         self.unschedulable: set[str] = set()
         self.unheard: set[str] = set()
         """Pods whose kubelet is slow to show them a new command."""
@@ -350,7 +358,8 @@ class Cluster:
 
     def job(self) -> TFJob:
         container: dict[str, Any] = {"name": "tensorflow", "image": "train", "command": self.command}
-        container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": self.cpu_limit}}
+        memory = {"memory": self.memory_limit} if self.memory_limit else {}
+        container["resources"] = {"requests": {"cpu": "100m", **memory}, "limits": {"cpu": self.cpu_limit, **memory}}
         types = {
             name: {
                 "replicas": count,
@@ -383,7 +392,7 @@ class Cluster:
                 downtime_s=0.5,
                 lost_steps=0,
                 cpu=CpuUse(),
-                memory=MemoryUse(100, 1000),
+                memory=self._memory(self.pods[name]),
                 checkpoint=None if self.checkpoint is None else Checkpoint(self.checkpoint),
                 resumed_step=self.resumes_at,
                 saves=not self.old_launchers,
@@ -427,6 +436,10 @@ class Cluster:
         self.events += [(event.reason, event.message) for event in decision.events]
         for write in writes[:killed_after]:
             self._write(write)
+
+    def _memory(self, pod: Pod) -> MemoryUse:
+        use = self.memory_of.get(pod.replica_type, self.memory)
+        return replace(use, limit_bytes=pod.memory.limit or use.limit_bytes)
 
     def _refused(self) -> dict[str, RefusedPod]:
         return {
@@ -493,6 +506,9 @@ class Cluster:
                     self.pods[name], cpu=CpuAsked(request, limit or self.pods[name].cpu.limit_millicores)
                 )
 
+            case ResizeMemory(name, _, wanted):
+                self.pods[name] = replace(self.pods[name], memory=wanted)
+
     def _create(self, body: dict[str, Any]) -> None:
         metadata = body["metadata"]
         name, labels = metadata["name"], metadata["labels"]
@@ -516,6 +532,7 @@ class Cluster:
             restarts=0,
             troubles=(),
             cpu=cpu_of(body["spec"]),
+            memory=memory_of(body["spec"]),
             leads=labels.get("training.kubeflow.org/job-role") == "master",
             pinned=pinned_to(body["spec"]),
             command=metadata.get("annotations", {}).get(f"{PREFIX}command", ""),

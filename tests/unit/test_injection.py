@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.controller.job.decision import Create, Decision, DeletePod, ReconcileSettings, SaveState, SendCommand
 from elastic_tfjob.controller.job.namespace_rules import fitted, room_if_left
 from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, Injection
 from elastic_tfjob.controller.model.pod import EXPORTER, Pod
-from elastic_tfjob.controller.model.quantities import quantity
 from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.model.state import StoredState
 from unit.build import decide, job, pod, replicas, services

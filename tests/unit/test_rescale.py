@@ -35,7 +35,7 @@ from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from harness.effort import effort
-from unit import build, pretend
+from unit import build
 from unit.pretend import ELASTIC, Cluster, started
 
 SIZE = {"chief-0": 0, "ps-0": 0, "worker-0": 0, "worker-1": 0}
@@ -460,9 +460,9 @@ def test_without_a_command_the_launcher_cannot_be_injected() -> None:
 @pytest.mark.parametrize(
     ("memory_used", "mode"), [(100, "overlap"), (700, "spare")], ids=["room for two", "no room for two"]
 )
-def test_the_mode_follows_memory(memory_used: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_follows_memory(memory_used: int, mode: str) -> None:
     cluster = started()
-    monkeypatch.setattr(f"{pretend.__name__}.MemoryUse", lambda *_: _memory(memory_used))
+    cluster.memory_of = {"chief": MemoryUse(memory_used, 1000)}
     cluster.target(1, Worker=3)
     cluster.until("Preparing")
     assert cluster.state.next is not None
@@ -1277,10 +1277,6 @@ def finish(cluster: Cluster) -> None:
 
 def _target(generation: int) -> str:
     return Target(generation, {"Chief": 1, "PS": 1, "Worker": 2}, reason="wanted").to_json()
-
-
-def _memory(used: int) -> Any:
-    return MemoryUse(used, 1000)
 
 
 def _delete(cluster: Cluster, name: str) -> Any:

@@ -11,20 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
+from elastic_tfjob.api.quantity import millicores, quantity, whole
 from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import QUANTITY_PATTERN
 from elastic_tfjob.controller.job.inject import inject, requests_with, resources_of
 from elastic_tfjob.controller.job.owned import render_pod_group
-from elastic_tfjob.controller.model.quantities import (
-    allocatable,
-    amounts,
-    cpu_of,
-    is_accelerator,
-    millicores,
-    quantity,
-    requests_of,
-    whole,
-)
+from elastic_tfjob.controller.model.quantities import allocatable, amounts, cpu_of, is_accelerator, requests_of
 from elastic_tfjob.controller.planning.request import job_request
 from elastic_tfjob.scheduling.resources import Resources
 from harness.hostile_text import NO_QUANTITIES, NUMBERS, QUANTITIES, TEXTS, named

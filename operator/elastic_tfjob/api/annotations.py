@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from elastic_tfjob.api.quantity import is_quantity, whole
 from elastic_tfjob.api.reading import (
     MAX_DURATION_S,
     MAX_LOAN_GRACE_S,
+    MAX_POD_BYTES,
     MAX_REPLICAS,
     MAX_STEPS,
     MAX_VALUE,
@@ -23,7 +25,7 @@ from elastic_tfjob.api.reading import (
     moment,
 )
 from elastic_tfjob.api.tfjob import MAX_NAME, TFJobSpec, nameable
-from elastic_tfjob.api.words import did_you_mean
+from elastic_tfjob.api.words import REPLICA_TYPES, did_you_mean
 
 __all__ = ["ANNOTATIONS", "OPERATOR_ANNOTATIONS", "PREFIX", "Elasticity", "duration"]
 
@@ -31,6 +33,7 @@ PREFIX: Final = "elastic.kubeflow.org/"
 TENSORFLOW_EXITS: Final = "tensorflow-exits"
 """`done-when`: a replica is done when its container `tensorflow` has ended, even if other containers still run."""
 
+MIB: Final = 1 << 20
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
@@ -77,6 +80,23 @@ def _model(text: str) -> str:
     return text
 
 
+_OF_TYPES: Final = {name.lower(): name for name in REPLICA_TYPES}
+
+
+def _memory(text: str) -> Mapping[str, int]:
+    """Bytes by replica type, or of each type under an empty name: `2Gi`, `worker=4Gi,ps=16Gi`."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        word, _, amount = part.rpartition("=")
+        name = _OF_TYPES[word.strip().lower()] if word or "=" in part else ""
+        if name in found or (not name and "," in text) or not is_quantity(amount := amount.strip()):
+            raise ValueError(text)
+        found[name] = whole(amount)
+    if not all(MIB <= each <= MAX_POD_BYTES for each in found.values()):
+        raise ValueError(text)
+    return found
+
+
 def _one_of(*words: str) -> tuple[Callable[[str], str], str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -114,6 +134,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "estimated-duration": (duration, f"a duration (1d12h, 90m, 30s), {_LONGEST}"),
     "inject": _one_of("launcher", "sidecar", "both", "none"),
     "done-when": _one_of("pod-ends", TENSORFLOW_EXITS),
+    "max-memory": (_memory, "memory of a replica, from 1Mi to 64Ti: 2Gi, or by type worker=4Gi,ps=16Gi"),
 }
 
 _BOUNDS: Final = ("min_workers", "max_workers", "target_workers", "min_ps", "max_ps", "target_ps")
@@ -159,6 +180,7 @@ class Elasticity:
     inject: str | None = None
     done_when: str = "pod-ends"
     durable_switch: bool = False
+    max_memory: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -245,6 +267,10 @@ class Elasticity:
     def asked(self, replica_type: str) -> int | None:
         """The number of replicas of a type that a person requests."""
         return {"Worker": self.target_workers, "PS": self.target_ps}.get(replica_type)
+
+    def most_memory(self, replica_type: str) -> int | None:
+        """The bytes up to which the operator may raise a replica's memory; None: it is never changed."""
+        return self.max_memory.get(replica_type, self.max_memory.get(""))
 
     def _nameable(self, job: str, kind: str, replica_type: str, replicas: int) -> tuple["Elasticity", list[str]]:
         """Limit the bounds so that all replicas can have a name. The size in the spec is not limited."""

@@ -16,6 +16,7 @@ __all__ = [
     "REPLICA_TYPES",
     "JobState",
     "ReasonCode",
+    "bytes_in_words",
     "count_in_words",
     "counts_in_words",
     "did_you_mean",
@@ -41,6 +42,14 @@ def count_in_words(count: int, replica_type: str) -> str:
 def counts_in_words(counts: Mapping[str, int]) -> str:
     """`1 chief + 2 PS + 4 workers`, in the order of `counts`; types without replicas are omitted."""
     return " + ".join(count_in_words(count, name) for name, count in counts.items() if count) or "nothing"
+
+
+def bytes_in_words(amount: int) -> str:
+    """`384 MiB`, `1.5 GiB`: in the largest unit of which there is one."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if amount >= unit:
+            return f"{amount / unit:.4g} {name}"
+    return f"{amount} bytes"
 
 
 # -- Suggestions for an unknown word -----------------------------------------------------------------------------------

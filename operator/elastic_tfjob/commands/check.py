@@ -9,8 +9,10 @@ from urllib.parse import quote
 
 import click
 
+from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.crd import custom_resource_definition
 from elastic_tfjob.api.tfjob import GROUP, PLURAL, VERSION, TFJobSpec
+from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import EXIT_FAILED, Cluster, path_of, read_all, run
 from elastic_tfjob.commands.configuration import CONFIG_MAP, Nodes, about_configuration, config_map_path, read_nodes
@@ -65,6 +67,7 @@ def check(*, filename: str | None, offline: bool, operator_namespace: str, outpu
         findings += _configurations(config_maps, filename, nodes)
         for raw, notes in jobs:
             found = [*about_job(raw, now, notes), *await _dry_run(at, raw, now, operator_namespace)]
+            found += _above_every_node(raw, nodes, now)
             findings += _of_several(raw, found) if len(jobs) > 1 else found
         return findings
 
@@ -100,6 +103,27 @@ async def _live_configuration(at: Cluster, namespace: str, nodes: Nodes | None) 
         text = f"namespace {namespace} has no ConfigMap {CONFIG_MAP}: the defaults apply, with profile fixed"
         return [Finding("warning", about, text, "apply the manifests, or give --operator-namespace")]
     return about_configuration(raw, about, nodes)
+
+
+def _above_every_node(raw: Mapping[str, Any], nodes: Nodes | None, now: datetime) -> list[Finding]:
+    """Memory that the job allows a replica, and no node has."""
+    try:
+        job = job_as_created(raw, now)
+        elasticity = Elasticity.parse(job.annotations, job.spec())
+    except (ValueError, TypeError, AttributeError):  # about_job says what is wrong
+        return []
+    largest = max((node.allocatable.memory_bytes for node in nodes.nodes), default=0) if nodes is not None else 0
+    return [
+        Finding(
+            "warning",
+            "memory",
+            f"max-memory allows each {name or 'replica'} {bytes_in_words(most)}, and no node has more than "
+            f"{bytes_in_words(largest)}",
+            "allow less, or add a larger node",
+        )
+        for name, most in elasticity.max_memory.items()
+        if most > largest > 0
+    ]
 
 
 def _of_several(raw: Mapping[str, Any], findings: list[Finding]) -> list[Finding]:

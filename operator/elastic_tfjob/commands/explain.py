@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from elastic_tfjob.api.words import counts_in_words
+from elastic_tfjob.api.words import bytes_in_words, counts_in_words
 from elastic_tfjob.commands import show
 from elastic_tfjob.commands.cluster import Cluster, run
 from elastic_tfjob.commands.configuration import order_hint
@@ -65,6 +65,7 @@ def explanation(
         ("ordered", f"nodes for {show.size(row.orders)}" if row.orders else ""),
         ("bounds", ", ".join(f"{name} {a} to {b}" for name, (a, b) in row.bounds.items() if a != b) or "fixed"),
         ("steps", _steps(row)),
+        ("memory", _memory(row)),
         ("expected end", _ends(forecast, now)),
         ("deadline", _deadline(row, forecast, now)),
         ("rescales", _rescales(row)),
@@ -177,6 +178,15 @@ def _steps(row: JobRow) -> str:
     return (
         f"{row.step}{whole}{speed} ({show.ago(row.figures_at)} ago)" if row.figures_at else f"{row.step}{whole}{speed}"
     )
+
+
+def _memory(row: JobRow) -> str:
+    parts = []
+    for name in sorted({*row.memory_used, *row.memory_kills}):
+        used, limit = row.memory_used.get(name, 0), row.memory_limit.get(name)
+        text = f"{name} uses {bytes_in_words(used)}" + (f" of {bytes_in_words(limit)}" if limit else "")
+        parts.append(text + (f", {count} killed" if (count := row.memory_kills.get(name)) else ""))
+    return "; ".join(parts)
 
 
 def _ends(forecast: ForecastRow, now: datetime) -> str:

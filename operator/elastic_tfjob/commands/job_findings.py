@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from elastic_tfjob.api.annotations import ANNOTATIONS, PREFIX, Elasticity
 from elastic_tfjob.api.crd import job_schema
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.api.strict import Strict, without_nulls
 from elastic_tfjob.api.tfjob import CONTAINER, MAX_NAME, PORT, PORT_NAME, REPLICA_TYPES, InvalidTFJob, TFJobSpec
 from elastic_tfjob.api.words import nearest
@@ -18,7 +19,7 @@ from elastic_tfjob.controller.job.checkpoint_place import clean, mount_of
 from elastic_tfjob.controller.job.inject import trainer_of, without_command
 from elastic_tfjob.controller.job.pods import chief_of, general_name, render_service
 from elastic_tfjob.controller.model.job import TFJob
-from elastic_tfjob.controller.model.quantities import quantity
+from elastic_tfjob.controller.model.memory import without_effect
 from elastic_tfjob.controller.model.status import format_time
 from elastic_tfjob.controller.planning.request import JobRequest, job_request
 
@@ -94,6 +95,7 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
         ]
         wrong = Elasticity.parse(job.annotations, spec).problems
         looked += _misplaced(raw, job, spec)
+        idle = without_effect(request.elasticity, spec)
     except InvalidTFJob as error:
         return [*findings, *(Finding("error", "spec", problem) for problem in error.problems)]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -101,6 +103,7 @@ def about_job(raw: Mapping[str, Any], now: datetime, notes: Sequence[str] = ()) 
     findings += [
         Finding("error", "annotation", each, "correct the annotation; it is ignored until then") for each in wrong
     ]
+    findings += [Finding("warning", "memory", each) for each in idle]
     findings += looked
     findings += _capabilities(request)
     findings += _figures(request)

@@ -298,6 +298,7 @@ class Operator:
                 shares_cpu=configuration.shares_cpu,
                 all_jobs=configuration.scope == "all",
                 resources=configuration.injected.resources,
+                memory=configuration.memory.rule,
                 timeouts=Timeouts(
                     prepare_s=limits.prepare_timeout_s,
                     checkpoint_s=limits.checkpoint_timeout_s,

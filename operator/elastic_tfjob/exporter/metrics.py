@@ -81,6 +81,19 @@ class ProgressCollector(Collector):
         yield from _gauge(
             "container_memory_bytes", "Bytes of memory in use by the training container.", cgroup.number("used_bytes")
         )
+        yield from _gauge(
+            "container_memory_held_bytes",
+            "Bytes of memory that the kernel cannot take back from the training container.",
+            cgroup.number("held_bytes"),
+        )
+        yield from _gauge(
+            "container_memory_limit_bytes", "The training container's memory limit.", cgroup.number("limit_bytes")
+        )
+        yield from _counter(
+            "container_memory_kills",
+            "Processes of the training container that the kernel has killed for memory.",
+            cgroup.number("kills"),
+        )
 
 
 def page(directory: Path) -> tuple[str, bytes]:

@@ -82,8 +82,9 @@ def status(directory: Path) -> dict[str, Any]:
     launcher, progress = read(directory)
     generation = launcher.integer("generation") if launcher else progress.integer("generation")
     current = progress if progress.integer("generation") == generation else UntrustedFields(None)
-    cgroup, prepared, switch, save_before_stop, checkpoint = (
+    cgroup, memory, prepared, switch, save_before_stop, checkpoint = (
         launcher.within("cgroup"),
+        launcher.within("cgroup").within("trend"),
         launcher.within("prepared"),
         launcher.within("switch"),
         launcher.within("saved"),
@@ -165,5 +166,15 @@ def status(directory: Path) -> dict[str, Any]:
             "limit_cores": cgroup.number("limit_cores"),
             "use_cores": launcher.number("use_cores"),
         },
-        "memory": {"used_bytes": cgroup.integer("used_bytes"), "limit_bytes": cgroup.integer("limit_bytes")},
+        "memory": {
+            "used_bytes": cgroup.integer("used_bytes"),
+            "limit_bytes": cgroup.integer("limit_bytes"),
+            "held_bytes": cgroup.integer("held_bytes"),
+            "peak_bytes": memory.integer("peak_bytes"),
+            "highest_bytes": memory.integer("highest_bytes"),
+            "growth_bytes_per_s": memory.number("growth_bytes_per_s"),
+            "growth_of_late_bytes_per_s": memory.number("growth_of_late_bytes_per_s"),
+            "kills": memory.integer("kills"),
+            "killed_at": memory.number("killed_at"),
+        },
     }

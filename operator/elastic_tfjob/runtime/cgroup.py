@@ -11,10 +11,18 @@ ROOT = Path("/sys/fs/cgroup")
 
 def usage(root: Path = ROOT) -> dict[str, Any]:
     """CPU seconds used and throttled, the limit in cores; bytes of memory in use (without caches that the kernel can
-    drop at once), anonymous, and the limit. A value that the kernel does not report is None."""
+    drop at once), anonymous, held (which the kernel cannot take back, so that it kills beyond the limit), and the
+    limit; processes that the kernel has killed for memory. A value that the kernel does not report is None."""
     return (
         _version_2(root) if (root / "cgroup.controllers").exists() or (root / "cpu.stat").exists() else _version_1(root)
     )
+
+
+def held_bytes(root: Path = ROOT) -> int | None:
+    """Bytes of memory that the kernel cannot take back; None if it does not report them."""
+    if (root / "cgroup.controllers").exists() or (root / "cpu.stat").exists():
+        return _sum(_table(root / "memory.stat"), "anon", "shmem", "slab_unreclaimable", "kernel_stack", "pagetables")
+    return _sum(_table(root / "memory" / "memory.stat"), "total_rss", "total_shmem")
 
 
 class Cores:
@@ -46,6 +54,8 @@ def _version_2(root: Path) -> dict[str, Any]:
         "limit_cores": limit,
         "used_bytes": _without(_number(root / "memory.current"), memory.get("inactive_file")),
         "anonymous_bytes": memory.get("anon"),
+        "held_bytes": held_bytes(root),
+        "kills": _table(root / "memory.events").get("oom_kill"),
         "limit_bytes": _number(root / "memory.max"),
     }
 
@@ -60,6 +70,8 @@ def _version_1(root: Path) -> dict[str, Any]:
         "limit_cores": quota / period if quota and period and quota > 0 else None,
         "used_bytes": _without(_number(root / "memory" / "memory.usage_in_bytes"), memory.get("total_inactive_file")),
         "anonymous_bytes": memory.get("total_rss"),
+        "held_bytes": held_bytes(root),
+        "kills": _table(root / "memory" / "memory.oom_control").get("oom_kill"),
         "limit_bytes": limit
         if limit and limit < 1 << 60
         else None,  # version 1 reports "no limit" as a very large number
@@ -86,6 +98,11 @@ def _table(path: Path) -> dict[str, int]:
         if value.strip().isdigit():
             found[name] = int(value)
     return found
+
+
+def _sum(table: dict[str, int], first: str, *more: str) -> int | None:
+    """None where even the first is missing."""
+    return table[first] + sum(table.get(name, 0) for name in more) if first in table else None
 
 
 def _times(value: int | None, unit: float) -> float | None:

@@ -468,12 +468,12 @@ class ElasticCheckpoint:
         if self.task.trains:
             request = self._hello.save_request()
             self._save_request = None if request == self._answered_request else request
-            if self._save_request is not None:
-                self._has_work = True
-            if self._live is not None and self._live.watch():
+            if (self._live is not None and self._live.watch()) or self._save_request is not None:
                 self._has_work = True
             if (kept := self._hand_over.watch()) is not None:
                 self._begun_with(kept)
+        if self._hello.save_soon():
+            self._due_at_s = 0.0
         if self._terminated or time.monotonic() >= self._due_at_s:
             self._has_work = True
         self._note_durability()

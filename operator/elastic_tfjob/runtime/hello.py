@@ -23,6 +23,7 @@ class Hello:
     """
 
     def __init__(self, shared: str | None, generation: str | None) -> None:
+        self._soon: dict[str, Any] | None = None
         self.folder: Path | None = None
         if shared and generation:
             self.folder = protocol.generation_directory(Path(shared), int(generation))
@@ -77,6 +78,13 @@ class Hello:
         if self.folder is None or not (self.folder / protocol.SAVE).exists():
             return None
         return protocol.read(self.folder / protocol.SAVE)
+
+    def save_soon(self) -> bool:
+        """Whether the launcher asks for a save at the next step, and did not when this was called before."""
+        if self.folder is None or not (self.folder / protocol.SOON).exists():
+            return False
+        before, self._soon = self._soon, protocol.read(self.folder / protocol.SOON)
+        return self._soon != before
 
     def answer_save(
         self, request: dict[str, Any], step: int, *, ok: bool, why: str | None, given: dict[str, Any] | None = None

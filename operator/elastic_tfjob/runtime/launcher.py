@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tfjob.runtime import cgroup, preload, processes, protocol
-from elastic_tfjob.runtime.cgroup import Cores
 from elastic_tfjob.runtime.command_file import CommandFile
 from elastic_tfjob.runtime.launcher_report import committed, decision, modes, prepared_for, uses_hook
 from elastic_tfjob.runtime.leaving import LeavingProgram
 from elastic_tfjob.runtime.live_switch import LiveSwitch
+from elastic_tfjob.runtime.memory_use import MemoryTrend
 from elastic_tfjob.runtime.moved_chief import OldChief, has_left, progress_of, still_needed, write_left
 from elastic_tfjob.runtime.programs import ARCHIVE, Child, Programs, SaveBeforeStop, has_gpu, listens, opening
 from elastic_tfjob.runtime.protocol import LauncherCommand
@@ -77,7 +77,8 @@ class Launcher:
         self._published: dict[str, Any] = {}
         self._status_at_s = 0.0
         self._cgroup: dict[str, Any] = {}
-        self._cores = Cores()
+        self._cores = cgroup.Cores()
+        self._memory = MemoryTrend(cgroup.held_bytes)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +196,8 @@ class Launcher:
             if running is not None and running.task.chief and programs.said_hello(running):
                 self.save_before_stop.update(programs.folder(running), command.request, now_s)
             return
-        if running is not None and self.save_before_stop.report is not None:
-            self.save_before_stop.withdraw(programs.folder(running))
+        if running is not None and running.task.chief:
+            self.save_before_stop.train_on(programs.folder(running), command.request)
         if command.action == "run":
             self._carry_out_run(command, now_s)
             return
@@ -556,7 +557,9 @@ class Launcher:
     def _publish(self, now_s: float) -> None:
         """Write launcher.json: at once where the state has changed, and every STATUS_S with what the container uses."""
         programs, running, prepared = self.programs, self.programs.running, self.programs.prepared
-        due = now_s - self._status_at_s >= STATUS_S
+        alone = running if prepared is None and self._leaving is None else None
+        self._memory.sample(now_s, alone.started_at_s if alone else now_s)
+        due = now_s - self._status_at_s >= STATUS_S or self._memory.is_news
         if due and running and running.hook and running.task.trains and uses_hook(programs) is None:
             running.hook.sample(now_s, programs.forks.has_imported("tensorflow"))
         live = (protocol.read(programs.folder(running) / protocol.LIVE) if running else None) or {}
@@ -564,7 +567,7 @@ class Launcher:
             "generation": running.generation if running else None,
             "prepared": prepared_for(self.command, running, prepared),
             "switch": self.switch,
-            "modes": modes(programs, live, self._cgroup),
+            "modes": modes(programs, live),
             "not_live": live.get("why") or None,
             "hook": uses_hook(programs),
             "saved": self.save_before_stop.report,
@@ -574,11 +577,12 @@ class Launcher:
         }
         if not due and state == self._published:
             return
-        if due:
+        if due or state["prepared"] != self._published.get("prepared"):  # a kill explains its end
             self._status_at_s, self._cgroup = now_s, {"at": time.time(), **cgroup.usage()}
             if prepared is None and not programs.stopping:
                 programs.forks.make_room(self._cgroup.get("anonymous_bytes"), self._cgroup.get("limit_bytes"))
             self._cores.add(now_s, self._cgroup.get("usage_s"))
+            self._cgroup["trend"] = self._memory.report(self._cgroup.get("kills"), time.time())
         self._published = state
         content = {"at": time.time(), **state, "cgroup": self._cgroup, "use_cores": self._cores.used()}
         with contextlib.suppress(OSError):

@@ -21,19 +21,17 @@ def uses_hook(programs: Programs) -> bool | None:
     return child.hook.uses_hook(programs.said_hello(child), imported)
 
 
-def modes(programs: Programs, live: Mapping[str, Any], usage: Mapping[str, Any]) -> list[str]:
-    """The rescale modes that this pod can do now. A program that trains must use ElasticCheckpoint: otherwise its next
-    generation would train beside it instead of waiting. `live`: what it reports about mode `live`. `usage`: of the
-    container."""
+def modes(programs: Programs, live: Mapping[str, Any]) -> list[str]:
+    """The rescale modes that this pod can do now; the operator knows whether it has the memory. A program that trains
+    must use ElasticCheckpoint: otherwise its next generation would train beside it instead of waiting. `live`: what it
+    reports about mode `live`."""
     running, gpu = programs.running, has_gpu()
     if running is not None and running.task.trains and not programs.said_hello(running):
         return []
     found = []
     if running is not None and not gpu and (not running.task.trains or live.get("able") is True):
         found.append("live")
-    used, limit = usage.get("anonymous_bytes"), usage.get("limit_bytes")
-    two_fit = not used or not limit or (programs.prepared is not None) or 2 * used <= limit
-    if two_fit and not gpu:
+    if not gpu:
         found.append("overlap")
     if preload.spare_command(programs.command, ARCHIVE):
         found.append("spare")

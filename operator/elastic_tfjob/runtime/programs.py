@@ -148,6 +148,7 @@ class SaveBeforeStop:
     def __init__(self) -> None:
         self.report: dict[str, Any] | None = None
         self._id = ""
+        self._soon = 0
         self._retry_at_s = 0.0
         self._saved_at_s = 0.0
 
@@ -181,6 +182,16 @@ class SaveBeforeStop:
             why = f"the pod was not ended within {HOLD_S:.0f} s, so training continued"
             self.report = _save_report(request, "refused", why=why)
             self._retry_at_s = now_s + HOLD_S
+
+    def train_on(self, folder: Path, request: int) -> None:
+        """Withdraw a request to save and wait. With a new number in `request`, ask the program of this folder to save
+        at its next step."""
+        if self.report is not None:
+            self.withdraw(folder)
+        if request > self._soon:
+            self._soon = request
+            with contextlib.suppress(OSError):
+                protocol.write(folder / protocol.SOON, {"request": request})
 
     def withdraw(self, folder: Path) -> None:
         """Remove the request, so that the program trains on."""

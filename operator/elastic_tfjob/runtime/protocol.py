@@ -17,6 +17,7 @@
         start.json       launcher: the spare may start the user's program, with this TF_CONFIG
         save.json        launcher: "save and wait"; removed: "train on"
         saved.json       program: the answer to save.json
+        soon.json        launcher: "save at the next step, and train on", with a new number each time
         live.json        the chief's program: whether its workers can change while it trains, and why not
         workers.json     launcher: the workers that it is to have, for a switch in mode `live`
         changed.json     program: the answer to workers.json
@@ -58,7 +59,7 @@ STDERR = "ELASTIC_TFJOB_STDERR"
 LAUNCHER, COMMITTED, PROGRESS = "launcher.json", "committed.json", "progress.json"
 IMPORTS, PLAIN = "imports.json", "plain.json"
 IMPORTED, HELLO, READY, BEGUN = (f"{name}.json" for name in ("imported", "hello", "ready", "begun"))
-GO, START, SAVE, SAVED = (f"{name}.json" for name in ("go", "start", "save", "saved"))
+GO, START, SAVE, SAVED, SOON = (f"{name}.json" for name in ("go", "start", "save", "saved", "soon"))
 LIVE, WORKERS, CHANGED = (f"{name}.json" for name in ("live", "workers", "changed"))
 OFFER, OFFERED, TAKEN, KEPT = (f"{name}.json" for name in ("offer", "offered", "taken", "kept"))
 ON_CHIEF = "on-chief.json"
@@ -210,7 +211,7 @@ class LauncherCommand:
     mode: str = "overlap"
     tf_config: str | None = None
     timeout_s: float = 120.0
-    request: int = 0  # the number of the stop that a `save` is for
+    request: int = 0  # the number of the stop that a `save` is for, or of a save that a `run` asks for
     durable: bool = False
     old_chief: str = ""
     saved: int = 0

@@ -213,12 +213,13 @@ def _size_asked_for(facts: _Facts) -> str:
 
 
 def _requested_size(facts: _Facts) -> str:
-    """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type. Or `by`,
-    the words of such a reason."""
+    """`annotations`: numbers of replicas by annotation. `spec`: those that an edit of the spec gave, by type. `memory`:
+    those among which memory must be divided. Or `by`, the words of such a reason."""
     if facts.has("by"):
         return facts.text("by")
     said = [f"{name}={n}" for name, n in facts.counts("annotations").items()]
     said += [f"spec has {count_in_words(n, type_)}" for type_, n in facts.counts("spec").items()]
+    said += [f"memory needs {count_in_words(n, type_)}" for type_, n in facts.counts("memory").items()]
     return f"requested size: {', '.join(said)}"
 
 
@@ -229,7 +230,7 @@ def _size_no_room(facts: _Facts) -> str:
 
 
 def _lost(facts: _Facts) -> str:
-    """`gone`, `cordoned`, `draining`, `refused`: nodes. `by`: another size is requested, too.
+    """`gone`, `cordoned`, `draining`, `refused`, `no_memory`: nodes. `by`: another size is requested, too.
     `fewer`: no room for as many replicas."""
     parts = [
         f"{' and '.join(nodes)} {one if len(nodes) == 1 else more}"
@@ -238,6 +239,7 @@ def _lost(facts: _Facts) -> str:
             (facts.names("cordoned"), "is cordoned", "are cordoned"),
             (facts.names("draining"), "is being drained", "are being drained"),
             (facts.names("refused"), "rejects its pods", "reject its pods"),
+            (facts.names("no_memory"), "has no more memory for its pods", "have no more memory for its pods"),
         )
         if nodes
     ]

@@ -101,7 +101,7 @@ class FreeCapacity:
     # ---- following the Snapshot
 
     def change(self, before: Job | None, after: Job | None, now: float) -> None:
-        if before and after and before.placement == after.placement and before.cpu == after.cpu:
+        if before and after and before.booked == after.booked:
             return
         if before and before.placement:
             self.give(before.spec, before.placement, before.cpu)

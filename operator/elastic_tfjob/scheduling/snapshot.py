@@ -32,6 +32,9 @@ Counts = Mapping[str, int]
 Placement = Mapping[str, tuple[str, ...]]
 """Node names per replica type, in the order of the replicas' indices. Empty: the job holds nothing."""
 UNPLACED: Placement = {}
+OUTGROWN: Final = " without memory"
+"""Ends the name of a node in a placement that has no memory for the growth of the replica there: it leaves, if another
+node has room."""
 Cpu = Mapping[str, tuple[int, ...]]
 """Millicores of each replica, for the types where any differs from the template's request."""
 AS_REQUESTED: Cpu = {}
@@ -327,6 +330,11 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         return counts_of(self.placement)
+
+    @property
+    def booked(self) -> tuple[tuple[ReplicaGroup, ...], Placement, Cpu]:
+        """All that says what its replicas take of which nodes. Their requests change where memory is raised."""
+        return self.spec.groups, self.placement, self.cpu
 
     @property
     def holds(self) -> Resources:

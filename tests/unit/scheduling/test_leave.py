@@ -9,7 +9,19 @@ import pytest
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Assignment, Plan, substitutes
 from elastic_tfjob.scheduling.profiles import PROFILES, build, parse_profile
-from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Job, Node, Placement, Snapshot, fixed_group
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import (
+    CHIEF,
+    OUTGROWN,
+    PS,
+    WORKER,
+    Job,
+    Node,
+    Placement,
+    ReplicaGroup,
+    Snapshot,
+    fixed_group,
+)
 from elastic_tfjob.scheduling.steps.leave import next_chance_s
 
 from .build import job, node, servers, workers
@@ -206,3 +218,20 @@ def test_a_node_to_avoid_gets_replicas_only_if_no_other_has_room() -> None:
     nodes = [node("full", cpus=2, avoid=True), node("n", cpus=8)]
     assert started(job("a", workers(2, gpus=0, cpus=1)), nodes) == {WORKER: ("n", "n")}
     assert set(started(job("a", workers(9, gpus=0, cpus=1)), nodes)[WORKER]) == {"full", "n"}
+
+
+@pytest.mark.parametrize("profile", ["kips", "elastic"])
+@pytest.mark.parametrize("room", [True, False])
+def test_a_replica_leaves_a_node_without_memory_for_it_only_if_there_is_another(profile: str, room: bool) -> None:
+    """Fewer workers would not help it, and would cost the job a part of its speed."""
+    nodes = [node("a", cpus=4, memory_gib=2), node("b", cpus=3 if room else 2, memory_gib=8)]
+    held = {PS: (f"a{OUTGROWN}",), WORKER: ("b", "b")}
+    large = ReplicaGroup(PS, Resources(1000, 4 << 30), 1, 1, 1)
+    before = job("j", large, workers(2, low=1, gpus=0, cpus=1), on=held)
+    found = Snapshot(NOW, {each.name: each for each in nodes}, {"j": before})
+    made = schedule(found, build(profile, parse_profile(profile, {})))
+    if room:
+        assert made.targets["j"].nodes[PS] == ("b",)
+        assert made.targets["j"].replicas == {PS: 1, WORKER: 2}
+    else:
+        assert "j" not in made.changes

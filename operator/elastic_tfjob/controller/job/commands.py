@@ -11,6 +11,7 @@ import orjson
 from elastic_tfjob.controller.job.context import COMMANDS_PER_PASS, ReconcileContext
 from elastic_tfjob.controller.job.pods import Role, TFConfigs, roles_of
 from elastic_tfjob.controller.model.command import Command, abridged
+from elastic_tfjob.controller.model.memory import save_requested
 from elastic_tfjob.controller.model.state import Next
 from elastic_tfjob.controller.model.target import Mode
 
@@ -21,9 +22,14 @@ _NUDGE_S: Final = 5.0
 
 def run_commands(ctx: ReconcileContext) -> dict[Role, str]:
     """Returns the commands by which every pod runs the state's generation. A pod without any command runs generation 0
-    by itself."""
+    by itself, unless the chief is to save."""
     state, pods = ctx.current, ctx.by_role
-    roles = [role for role in roles_of(state) if state.generation or (role in pods and pods[role].command)]
+    saves = save_requested(state.memory) is not None
+    roles = [
+        role
+        for role in roles_of(state)
+        if state.generation or (role in pods and pods[role].command) or (saves and role == ctx.chief)
+    ]
     return send_commands(ctx, roles, "run", None)
 
 
@@ -41,7 +47,7 @@ def send_commands(ctx: ReconcileContext, roles: Iterable[Role], action: Action, 
         return commands
     pods = ctx.by_role
     chief, shared = ctx.chief, None
-    own = SharedCommand.of_moving_chief(ctx, action, coming)
+    own = SharedCommand.of_chief(ctx, action, coming)
     space = " " * (int(log2(max(1.0, 2 * ctx.elapsed_s / _NUDGE_S))) % 2)
     for role in roles:
         pod = pods.get(role)
@@ -79,13 +85,20 @@ class SharedCommand:
 
     @classmethod
     def of(
-        cls, ctx: ReconcileContext, action: Action, coming: Next | None, *, saved: int | None = None
+        cls,
+        ctx: ReconcileContext,
+        action: Action,
+        coming: Next | None,
+        *,
+        saved: int | None = None,
+        request: int | None = None,
     ) -> "SharedCommand":
         """Returns the command to run the state's size, or to change to the coming one. `saved`: the step from which a
-        chief that has moved goes on."""
+        chief that has moved goes on. `request`: the number of a save that a running chief is asked for."""
         size = coming or ctx.current
         mode: Mode = coming.mode if coming else "overlap"
-        request = ctx.current.stop.request if action == "save" and ctx.current.stop is not None else None
+        if action == "save" and ctx.current.stop is not None:
+            request = ctx.current.stop.request
         durable = True if coming is not None and ctx.elasticity.durable_switch else None
         chief = ctx.chief_pod if coming is not None and action == "switch" and ctx.chief_moves else None
         command = Command(
@@ -103,12 +116,15 @@ class SharedCommand:
         return cls(command, None if local else ctx.sizes.tf_configs(size.replicas, size.slot, size.indexes))
 
     @classmethod
-    def of_moving_chief(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand | None":
-        """Returns the command to a chief whose next program is in another pod, or that has come from one; None if
-        neither is so."""
+    def of_chief(cls, ctx: ReconcileContext, action: Action, coming: Next | None) -> "SharedCommand | None":
+        """Returns the command to a chief whose next program is in another pod, or that has come from one, or that is to
+        save; None if nothing of it is so."""
         if coming is not None and ctx.chief_moves:
             return cls(Command(coming.generation, action, None, "leave", ctx.timeouts.checkpoint_s), None)
-        return None if ctx.saved is None else cls.of(ctx, action, coming, saved=ctx.saved)
+        request = save_requested(ctx.current.memory) if action == "run" else None
+        if ctx.saved is None and request is None:
+            return None
+        return cls.of(ctx, action, coming, saved=ctx.saved, request=request)
 
     def text(self, role: Role) -> str:
         """Returns a pod's command."""

@@ -23,6 +23,7 @@ from elastic_tfjob.controller.job.decision import (
 )
 from elastic_tfjob.controller.job.pods import Pods, PodsBySize, Role, chief_of, general_name, has_one_replica, roles_of
 from elastic_tfjob.controller.model.annotations import position
+from elastic_tfjob.controller.model.memory import raised_memory, with_memory
 from elastic_tfjob.controller.model.owned_objects import Service
 from elastic_tfjob.controller.model.pod import GRACE_S, Pod
 from elastic_tfjob.controller.model.reports import Report
@@ -49,12 +50,10 @@ class ReconcileContext:
 
     def __init__(self, observed: Observed, spec: TFJobSpec, settings: ReconcileSettings) -> None:
         self.job = observed.job
-        # `declared` is the user's spec; `spec` has the replica counts that the job runs with.
+        # `declared` is the user's spec, with raised memory; `spec` has the replica counts that the job runs with.
         self.declared = self.spec = spec
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
-        local = has_one_replica(spec, self.elasticity)
-        self.sizes = PodsBySize(observed.job, spec, settings.cluster_domain, local=local)
         self.reports = observed.reports
         self.listened_s = observed.listened_s
         self.forecast = observed.forecast
@@ -100,6 +99,12 @@ class ReconcileContext:
         # The state has a word of a newer operator. Any action might be wrong, so none is taken.
         self.unreadable = False
         self.stored = self.own(StoredState.of)
+        if self.stored is not None:
+            self.declared = self.spec = with_memory(spec, raised_memory(self.stored.memory))
+        # The bytes that each replica of a type needs while a second program starts beside its own.
+        self.beside: Mapping[str, int] = {}
+        local = has_one_replica(spec, self.elasticity)
+        self.sizes = PodsBySize(observed.job, self.spec, settings.cluster_domain, local=local)
         for problem in self.stored.problems if self.stored is not None else ():
             self.event("Warning", "InvalidAnnotation", problem)
         # For a job that follows a target: its state and its target, and whether its pods have launchers. Then the pods

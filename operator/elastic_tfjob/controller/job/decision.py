@@ -9,14 +9,16 @@ from typing import Any, Final, Literal, get_args
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.memory import MemoryAsked
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import GRACE_S, Pod
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.scheduling.forecasts import Forecast
+from elastic_tfjob.scheduling.memory_limit import MemoryRule
 
-Change = Literal["more", "less", "share"]
-"""Kinds of CPU change for a pod: `more` than it has, `less`, or `share`, which only allows it to use the CPU that its
-job's other pods hold on that node."""
+Change = Literal["more", "less", "share", "memory", "less-memory"]
+"""Kinds of change in place for a pod: `more` CPU than it has, `less`, or `share`, which only allows it to use the CPU
+that its job's other pods hold on that node; more `memory`, or less."""
 CHANGES: Final[tuple[Change, ...]] = get_args(Change)
 
 
@@ -61,6 +63,7 @@ class ReconcileSettings:
     image: str = ""
     resources: ContainerResources = field(default_factory=lambda: DEFAULT_RESOURCES)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    memory: MemoryRule = field(default_factory=MemoryRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,17 @@ class ResizePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeMemory:
+    """Change the memory of a running pod's training container."""
+
+    name: str
+    uid: str
+    wanted: MemoryAsked
+    container: str = CONTAINER
+    change: Change = "memory"
+
+
+@dataclass(frozen=True, slots=True)
 class SaveState:
     """Store these annotations of the job; None removes one."""
 
@@ -221,6 +235,7 @@ Action = (
     | DeleteJob
     | SendCommand
     | ResizePod
+    | ResizeMemory
     | SaveState
 )
 

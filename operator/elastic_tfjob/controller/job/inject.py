@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic_tfjob.api.annotations import Elasticity
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.api.tfjob import CONTAINER, PORT, TFJobSpec
 from elastic_tfjob.controller.job.pods import on_host_network, port_on_host, program_port, trainer_port
 from elastic_tfjob.controller.model.cluster import LOANED_TAINT
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, UNCOUNTED, ContainerResources, Injection
 from elastic_tfjob.controller.model.pod import STATUS_PORT, STATUS_PORT_NAME
-from elastic_tfjob.controller.model.quantities import has_pod_level_resources, quantity, requests_of
+from elastic_tfjob.controller.model.quantities import has_pod_level_resources, requests_of
 from elastic_tfjob.scheduling.resources import Resources
 
 __all__ = [

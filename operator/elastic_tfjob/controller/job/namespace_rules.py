@@ -12,8 +12,8 @@ from decimal import Decimal
 from math import ceil
 from typing import Final
 
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.controller.model.injection import ContainerResources
-from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = ["Freed", "fitted", "room_if_left"]
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.api.reading import MAX_REPLICAS
 from elastic_tfjob.api.tfjob import CONTROLLER_NAME, JOB_NAME_LABEL, OPERATOR_NAME_LABEL, SchedulingPolicy, TFJobSpec
 from elastic_tfjob.controller.job.context import ReconcileContext
@@ -15,7 +16,6 @@ from elastic_tfjob.controller.job.decision import Create, DeleteOwned, Event, Up
 from elastic_tfjob.controller.job.pods import owner_reference
 from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.owned_objects import PodGroup
-from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = [
     "BUDGET",

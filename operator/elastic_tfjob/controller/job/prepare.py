@@ -1,7 +1,7 @@
 """Chooses a job's rescaling mode: `live`, `overlap`, `spare` or `recreate`. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -11,6 +11,7 @@ from elastic_tfjob.api.tfjob import TFJobSpec
 from elastic_tfjob.api.words import count_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.inject import needs_accelerator
+from elastic_tfjob.controller.job.memory import request_memory_beside
 from elastic_tfjob.controller.job.moves import Move, describe_role, on_one_line
 from elastic_tfjob.controller.job.pods import Role, roles_of
 from elastic_tfjob.controller.model.pod import Pod, retried
@@ -19,9 +20,12 @@ from elastic_tfjob.controller.model.state import MOST_DEATHS, Deaths
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Mode
 
-# Memory of a second program beside the first, as a share of the first one's: its heap, without the libraries that they
-# share.
-_SECOND_PROGRAM: Final = 0.8
+# Memory of a second program, by what the first one holds: a parameter server receives its values in parts, and for a
+# moment has some of them twice. Measured: 1.2 and 1.3.
+_SECOND_PROGRAM: Final = 1.0
+_SECOND_SERVER: Final = 1.4
+# Bytes that are asked for beyond what two programs use: the first one goes on growing.
+_MARGIN: Final = 128 << 20
 # A program that makes steps has told its launcher that it can be rescaled; after this time, the launcher has checked
 # it.
 _MODES_S: Final = 5.0
@@ -79,8 +83,8 @@ def choose_mode(
     roles, leaving = roles_of(ctx.current), {each.role for each in moving}
     reports = [found for role in roles if (found := ctx.report(role)) is not None]
     # A pod that is moved runs no second program.
-    two = [found for role in roles if role not in leaving and (found := ctx.report(role)) is not None]
-    offered = set.intersection(*(set(each.modes) for each in two)) if two else {"overlap"}
+    two = {role: found for role in roles if role not in leaving and (found := ctx.report(role)) is not None}
+    offered = set.intersection(*(set(each.modes) for each in two.values())) if two else {"overlap"}
     why_not_live = ""
     if live and not chief_moves and ctx.allowed_mode == "live" and _only_workers_change(ctx, moving):
         may = not needs_accelerator(ctx.declared)
@@ -96,19 +100,22 @@ def choose_mode(
             # Its launcher learns this some time after the program has constructed ElasticCheckpoint.
             return None, f"waiting until the launcher of {describe_role(ctx.chief)} has checked mode live"
         why_not_live = f"not live: {on_one_line(report.not_live)}" if report.not_live else ""
-    overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and all(map(_room_for_two, two))
-    overlap = overlap and not needs_accelerator(ctx.declared)
-    deaths = known_deaths(ctx)
-    if deaths is None:
-        spare = "spare" in offered and not chief_moves  # a new pod has nothing to gain by it
-        return "overlap" if overlap else "spare" if spare else "recreate", why_not_live
-    failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths.too_many(mode)]
+    deaths, needed = known_deaths(ctx), _memory_for_two(two)
+    failed_modes: list[Mode] = [mode for mode in _TWO_PROGRAMS if deaths is not None and deaths.too_many(mode)]
+    overlap = ctx.allowed_mode in ("live", "overlap") and "overlap" in offered and not needs_accelerator(ctx.declared)
     if overlap and "overlap" not in failed_modes:
-        return "overlap", why_not_live
-    spare = "spare" in offered and "spare" not in failed_modes and not chief_moves
+        waits_for = request_memory_beside(ctx, needed) if needed else ""
+        if waits_for or not needed:
+            return (None, waits_for) if waits_for else ("overlap", why_not_live)
+    # The next parameter servers take their variables while the former ones still have them.
+    twice = "PS" in needed
+    # A new pod has nothing to gain by a spare.
+    spare = "spare" in offered and "spare" not in failed_modes and not (chief_moves or twice)
     left: Mode = "spare" if spare else "recreate"
-    deaths_text = f"in mode {' and '.join(failed_modes)}, {MOST_DEATHS} programs failed to start beside the running one"
-    return left, f"{deaths_text}: {deaths.reason}" if failed_modes else ""
+    if failed_modes and deaths is not None:
+        names = " and ".join(failed_modes)
+        return left, f"in mode {names}, {MOST_DEATHS} programs failed to start beside the running one: {deaths.reason}"
+    return left, "a parameter server has no memory for its variables twice" if twice else why_not_live
 
 
 def _only_workers_change(ctx: ReconcileContext, moving: Sequence[Move]) -> bool:
@@ -169,9 +176,18 @@ def _running_s(ctx: ReconcileContext, chief: Pod) -> float:
     return ctx.elapsed_s if began is None else (ctx.now - began).total_seconds()
 
 
-def _room_for_two(report: Report) -> bool:
-    used, limit = report.memory.used_bytes, report.memory.limit_bytes
-    return used is None or limit is None or limit - used >= _SECOND_PROGRAM * used
+def _memory_for_two(reports: Mapping[Role, Report]) -> dict[str, int]:
+    """Returns the bytes that replicas need for a second program, by the types that have less."""
+    needed: dict[str, int] = {}
+    for (name, _), report in reports.items():
+        memory = report.memory
+        if memory.used_bytes is None or memory.limit_bytes is None:
+            continue
+        held = memory.used_bytes if memory.held_bytes is None else memory.held_bytes
+        wanted = memory.used_bytes + round(held * (_SECOND_SERVER if name == "PS" else _SECOND_PROGRAM))
+        if wanted > memory.limit_bytes:
+            needed[name] = max(wanted + _MARGIN, needed.get(name, 0))
+    return needed
 
 
 # -- Progress of a rescale's pods, as reported by them and by kube-scheduler -------------------------------------------

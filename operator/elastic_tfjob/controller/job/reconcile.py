@@ -29,6 +29,7 @@ from elastic_tfjob.controller.job.decision import (
     TryPods,
 )
 from elastic_tfjob.controller.job.injection import injection_settled, why_not
+from elastic_tfjob.controller.job.memory import follow_memory, report_kills, resize_memory
 from elastic_tfjob.controller.job.node_orders import advance_orders
 from elastic_tfjob.controller.job.owned import delete_pod_group, gang_may_start, keep_budget
 from elastic_tfjob.controller.job.progress import NUMBERS_S, tells_numbers, with_numbers, with_outcome
@@ -118,7 +119,7 @@ def suspend(ctx: ReconcileContext) -> None:
 def state_of(ctx: ReconcileContext) -> StoredState | None:
     """Returns the state of a job that follows a target; None if the job follows none, or its annotations have no space
     for a state."""
-    if not (ctx.waits_for_target or ctx.elastic or ctx.stored):
+    if not (ctx.waits_for_target or ctx.elastic or ctx.elasticity.max_memory or ctx.stored):
         return None
     state = stored_or_first(ctx)
     return state if room_for(ctx, state) else None
@@ -128,6 +129,7 @@ def follow(ctx: ReconcileContext) -> None:
     """Takes the job's present size from its state, and the next step from its target."""
     stored_first = injection_settled(ctx)
     if (state := ctx.state) is None:
+        report_kills(ctx)
         return
     ctx.target, ctx.launcher = _target(ctx, state), _has_launcher(ctx)
     after_step = advance(ctx)
@@ -140,6 +142,7 @@ def follow(ctx: ReconcileContext) -> None:
         ctx.actions.append(_attempt(ctx, state, ctx.tries))
     report = ctx.chief_report
     kept = with_numbers(state, after_step, report, ctx.elasticity.total_steps, ctx.now, planned=ctx.forecast)
+    kept = follow_memory(ctx, kept, numbers_due=kept.metrics_at != state.metrics_at)
     kept, tallies = with_outcome(kept, ctx.target, report, ctx.now)
     ctx.counts += tallies
     save_state(ctx, kept)
@@ -265,6 +268,7 @@ def _advance(ctx: ReconcileContext) -> None:
             ctx.condition("Restarting", "TFJobRescaling", f"{name} waits: {ctx.state.reason}")
         return
     resize_cpu(ctx)
+    resize_memory(ctx)
     for name, replica in ctx.spec.tf_replica_specs.items():
         wanted = ctx.wanted.get(name, ()) if ctx.wanted is not None else range(replica.count)
         advance_pods(ctx, name, wanted)

@@ -33,6 +33,7 @@ from elastic_tfjob.controller.job.context import COMMANDS_INTERVAL_S, COMMANDS_P
 from elastic_tfjob.controller.job.cpu import holds_more
 from elastic_tfjob.controller.job.follow_target import admit, follow_target, size_of
 from elastic_tfjob.controller.job.injection import injection_when_started
+from elastic_tfjob.controller.job.memory import killed_since
 from elastic_tfjob.controller.job.moves import (
     describe_change,
     describe_role,
@@ -63,7 +64,17 @@ from elastic_tfjob.controller.job.prepare import (
 )
 from elastic_tfjob.controller.model.command import STOP_COMMAND
 from elastic_tfjob.controller.model.reports import Report
-from elastic_tfjob.controller.model.state import Deaths, Next, Phase, Refused, Rescaled, StoredState, Trained
+from elastic_tfjob.controller.model.state import (
+    MOST_DEATHS,
+    Deaths,
+    Next,
+    Phase,
+    Refused,
+    Rescaled,
+    StoredState,
+    Trained,
+)
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Cpu, words
 
 # Number of container ends, while a size is prepared, after which the size is given up: a single one may be chance.
@@ -142,6 +153,9 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
     if no_room := has_no_room(ctx, added):
         back = _roll_back(ctx, f"the new {no_room}")
         return replace(back, next=replace(coming, no_room=True))
+    since = moment_of(ctx.current.since)
+    if coming.mode == "overlap" and since is not None and (killed := killed_since(ctx, since)):
+        return _roll_back(ctx, f"{killed[0]} had no memory for a second program: the kernel killed one", for_good=True)
     if problem := cannot_prepare(ctx, [role for role in added if role not in ending]):
         return _roll_back(ctx, problem)
     missing = [role for role in changing if not is_prepared(ctx, role)]
@@ -444,8 +458,9 @@ def _enter(ctx: ReconcileContext, phase: Phase) -> StoredState:
     return replace(ctx.current, phase=phase, since=ctx.now_text)
 
 
-def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) -> StoredState:
-    """Begins the rollback. `blamed` are replicas in which a second program cannot start beside the running one."""
+def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = (), for_good: bool = False) -> StoredState:
+    """Begins the rollback. `blamed` are replicas in which a second program cannot start beside the running one, and
+    `for_good` says that it never will."""
     coming = ctx.coming
     why = on_one_line(why)
     message = describe_stay(ctx.current.replicas, coming.replicas, why)
@@ -453,18 +468,20 @@ def _roll_back(ctx: ReconcileContext, why: str, *, blamed: Sequence[Role] = ()) 
         message = f"{message}. The operator retries the requested size, after longer and longer pauses"
     ctx.event("Warning", "RescaleRolledBack", message)
     ctx.count("roll_backs", label=ctx.current.cause(coming))
-    return replace(_enter(ctx, "RollingBack"), reason=why, deaths=_deaths(ctx, why, blamed))
+    return replace(_enter(ctx, "RollingBack"), reason=why, deaths=_deaths(ctx, why, blamed, for_good=for_good))
 
 
-def _deaths(ctx: ReconcileContext, why: str, blamed: Sequence[Role]) -> Deaths | None:
+def _deaths(ctx: ReconcileContext, why: str, blamed: Sequence[Role], *, for_good: bool) -> Deaths | None:
     """Returns the stored deaths of programs that were prepared beside a running one. An added replica has no running
     program beside it, so its deaths have another cause and are not counted."""
     coming, running = ctx.coming, set(roles_of(ctx.current))
     failed = blamed or [role for role in roles_of(coming) if has_failed_to_prepare(ctx, role)]
-    if coming.mode == "recreate" or not failed or not running.issuperset(failed):
+    if not for_good and (coming.mode == "recreate" or not failed or not running.issuperset(failed)):
         return ctx.current.deaths
     known = known_deaths(ctx) or Deaths(templates_digest(ctx.declared))
-    return known.count(coming.mode, why)
+    for _ in range(MOST_DEATHS if for_good else 1):
+        known = known.count(coming.mode, why)
+    return known
 
 
 def _committed(ctx: ReconcileContext) -> StoredState:

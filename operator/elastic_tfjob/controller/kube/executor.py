@@ -34,6 +34,7 @@ from elastic_tfjob.controller.job.decision import (
     DeletePod,
     Event,
     RefusedPod,
+    ResizeMemory,
     ResizePod,
     SaveState,
     SendCommand,
@@ -51,6 +52,7 @@ from elastic_tfjob.controller.kube.informer import Caches, Informer, jobs_path
 from elastic_tfjob.controller.kube.trials import Trials
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND
 from elastic_tfjob.controller.model.job import TFJob, controller_uid
+from elastic_tfjob.controller.model.memory import resources_with
 from elastic_tfjob.controller.model.owned_objects import DisruptionBudget, NodeOrder, PodGroup, Service
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.quota import excess
@@ -135,6 +137,8 @@ _REJECTED: Final[Mapping[Change, str]] = {
     "more": "CPU increase rejected",
     "less": "CPU decrease rejected",
     "share": "CPU limit for sharing rejected",
+    "memory": "more memory rejected",
+    "less-memory": "less memory rejected",
 }
 _WORDS: Final = {"Pod": "pod", ORDER: "placeholder", "Service": "service", "PodGroup": "PodGroup", BUDGET: BUDGET}
 
@@ -143,8 +147,8 @@ _NAMES: Final = {ORDER: "Pod"}
 
 
 class Refusals:
-    """CPU changes that the API server rejected, by pod uid and kind of change. Each is retried with a growing delay. A
-    decrease is retried after a minute at most, because other jobs may wait for the CPU."""
+    """Changes in place that the API server rejected, by pod uid and kind of change. Each is retried with a growing
+    delay. A decrease is retried after a minute at most, because other jobs may wait for the CPU."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
@@ -271,7 +275,12 @@ class Executor:
             case SendCommand(name, uid, command):
                 return self._send_command(job, name, uid, command)
             case ResizePod():
-                return self._resize(job, action)
+                cpu: dict[str, Any] = {"requests": {"cpu": f"{action.request_millicores}m"}}
+                if action.limit_millicores:
+                    cpu["limits"] = {"cpu": f"{action.limit_millicores}m"}
+                return self._resize(job, action, cpu)
+            case ResizeMemory():
+                return self._resize(job, action, resources_with({}, action.wanted))
             case SaveState():
                 raise AssertionError("stored beside the status")
 
@@ -395,10 +404,7 @@ class Executor:
     async def _send_command(self, job: TFJob, name: str, uid: str, command: str) -> None:
         await self._annotate_pod(job, name, uid, command)
 
-    async def _resize(self, job: TFJob, action: ResizePod) -> None:
-        resources: dict[str, Any] = {"requests": {"cpu": f"{action.request_millicores}m"}}
-        if action.limit_millicores:
-            resources["limits"] = {"cpu": f"{action.limit_millicores}m"}
+    async def _resize(self, job: TFJob, action: ResizePod | ResizeMemory, resources: Mapping[str, Any]) -> None:
         # A strategic merge patch, because a JSON merge patch would replace the list of containers.
         container = {"name": action.container, "resources": resources}
         body = {"metadata": {"uid": action.uid}, "spec": {"containers": [container]}}
@@ -415,7 +421,7 @@ class Executor:
         else:
             self._refusals.forget(action.uid, action.change)
 
-    def _refuse(self, job: TFJob, action: ResizePod, reason: str, why: str) -> None:
+    def _refuse(self, job: TFJob, action: ResizePod | ResizeMemory, reason: str, why: str) -> None:
         """Record an event and raise Invalid, so the job is reconciled again: it keeps its current CPU until then."""
         delay_s = self._refusals.note(action.uid, action.change)
         again = f"retry in {delay_s:.0f} s"

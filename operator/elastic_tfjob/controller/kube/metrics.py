@@ -245,6 +245,14 @@ TALLIES: Final = {
         "Rescales and moves that were rolled back, by cause",
         ("cause",),
     ),
+    "memory_kills": Counter(
+        "elastic_tfjob_memory_kills",
+        "Replicas or their processes that the kernel killed for memory, by type",
+        ("type",),
+    ),
+    "memory_raises": Counter(
+        "elastic_tfjob_memory_raises", "Raises of the memory of a type's replicas by a forecast", ("type",)
+    ),
     "stops": Counter("elastic_tfjob_stops", "Running jobs that the scheduler stopped, by cause", ("cause",)),
     "resumes": Counter("elastic_tfjob_resumes", "Stopped jobs that train again"),
     "stop_wait_seconds": Counter("elastic_tfjob_stop_wait_seconds", "Seconds that stops waited for a checkpoint"),

@@ -109,6 +109,8 @@ log = structlog.get_logger(__name__)
 # Polling intervals of a job that is being rescaled: of the pod that leads its training, and of its other pods.
 _CHIEF_S: Final = 0.1
 _OTHERS_S: Final = 0.5
+# Least polling interval of a pod whose memory grows towards its limit.
+_FAST_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 60.0
 _MAX_FOLLOWED_BACKOFF_S: Final = 2.0
 # For a pod that has never answered and does not even refuse the connection: each request costs the whole timeout.
@@ -414,6 +416,8 @@ class Reports:
             # Pods of one namespace that are polled per interval, however many it has.
             share = fair_share(self._counts.values(), limits.max_requests_per_s * limits.interval_s)
             base_s = limits.interval_s * max(1.0, self._counts[key[0]] / share)
+            if source.report is not None and source.report.memory.changes_fast:
+                base_s = min(base_s, max(_FAST_S, base_s / 5))
         if not followed:
             longest_s = max(_MAX_BACKOFF_S, base_s)
         elif source.silent and source.report is None:

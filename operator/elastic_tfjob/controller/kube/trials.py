@@ -9,12 +9,12 @@ from typing import Final
 
 import structlog
 
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.controller.job.decision import AdmissionTrial
 from elastic_tfjob.controller.job.namespace_rules import Freed, fitted, room_if_left
 from elastic_tfjob.controller.kube.client import ApiClient
 from elastic_tfjob.controller.kube.errors import ApiError, Conflict, Invalid
 from elastic_tfjob.controller.model.injection import UNCOUNTED, Injection
-from elastic_tfjob.controller.model.quantities import quantity
 
 __all__ = ["Trials"]
 

@@ -141,6 +141,19 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "ResizeUnsupported": Meaning(
         "Warning", "TFJob", "The cluster cannot change CPU in place (Kubernetes before 1.33)."
     ),
+    "OutOfMemory": Meaning(
+        "Warning",
+        "TFJob",
+        "The kernel killed a replica, or one of its processes, for memory. The message has its limit and what follows.",
+    ),
+    "MemoryRaised": Meaning(
+        "Normal",
+        "TFJob",
+        "The memory of a type's replicas is raised. The message has the use, its growth and the new limit.",
+    ),
+    "MemoryShort": Meaning(
+        "Warning", "TFJob", "A replica will soon use all its memory, and it cannot be raised. The message says why."
+    ),
     "InvalidAnnotation": Meaning(
         "Warning", "TFJob", "An annotation is invalid and ignored. The message has the allowed values."
     ),

@@ -21,7 +21,8 @@ _DIGEST: Final = "blake2b:"
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command to a pod's launcher; see runtime/ for the meaning of each action. `tf_config` is None for a program
-    that gets none. `request` is the stop that a `save` belongs to. `durable`: the switch waits for a checkpoint.
+    that gets none. `request` is the stop that a `save` belongs to, or the number of a
+    save that a `run` asks for. `durable`: the switch waits for a checkpoint.
     `leave` is the mode of a chief whose next program is in another pod; `old_chief` is the address at which that pod
     asks for its status, and `saved` the step of its last checkpoint."""
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from elastic_tfjob.api.quantity import is_quantity, quantity
 from elastic_tfjob.api.reading import MAX_TEXT, MAX_WORD, Fields, cut
-from elastic_tfjob.controller.model.quantities import is_quantity, quantity
 
 __all__ = ["DEFAULT_RESOURCES", "RESOURCES", "UNCOUNTED", "ContainerResources", "Injection", "read_injection"]
 

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.api.reading import MAX_REPLICAS, MAX_TEXT, MAX_WORD, Fields, cut
 from elastic_tfjob.api.tfjob import GROUP, KIND
 from elastic_tfjob.controller.model.annotations import GROWTH_ANNOTATION, read_annotation, shorten_reason
 from elastic_tfjob.controller.model.job import Key, Raw, controller_uid, identity, readable, short_word
-from elastic_tfjob.controller.model.quantities import quantity
 from elastic_tfjob.controller.model.target import Counts, read_counts
 from elastic_tfjob.scheduling.reasons import Why, read_reason
 

@@ -9,13 +9,22 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final
 
-from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TROUBLES_TEXT, after, cut
+from elastic_tfjob.api.quantity import is_quantity
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_TROUBLES_TEXT, MAX_WORD, after, cut
 from elastic_tfjob.api.tfjob import CONTAINER, JOB_ROLE_LABEL, trains_in
 from elastic_tfjob.controller.model.affinity import pinned_to
 from elastic_tfjob.controller.model.command import COMMAND_ANNOTATION, STOP_COMMAND, abridged
 from elastic_tfjob.controller.model.injection import RESOURCES
 from elastic_tfjob.controller.model.job import Key, Raw, of_replica, readable, short_word
-from elastic_tfjob.controller.model.quantities import NO_CPU, CpuAsked, allocated_cpu, cpu_of, is_quantity, requests_of
+from elastic_tfjob.controller.model.memory import NO_MEMORY, MemoryAsked, memory_of
+from elastic_tfjob.controller.model.quantities import (
+    NO_CPU,
+    CpuAsked,
+    allocated_cpu,
+    allocated_memory,
+    cpu_of,
+    requests_of,
+)
 from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
@@ -53,6 +62,8 @@ _MAX_EXIT_CODE: Final = 255
 # Upstream's exit code for a container that has none: retryable, since it is above 127.
 _NO_EXIT_CODE: Final = 0xBEEF
 _RETRYABLE_FROM: Final = 128
+# Exit code of a process that SIGKILL ended.
+_KILLED: Final = 137
 # Characters of a program's last output that are kept.
 _LAST_WORDS: Final = 600
 
@@ -69,11 +80,13 @@ class ContainerFailure:
 @dataclass(frozen=True, slots=True)
 class LastEnd:
     """The last end with an error of the container that trains: its exit code and its last output. `deaths` counts all
-    ends of the container, including successful ones."""
+    ends of the container, including successful ones. `killed_at`: when it ended (RFC 3339), if the kernel killed it for
+    memory."""
 
     deaths: int
     exit_code: int
     words: str = ""
+    killed_at: str = ""
 
     def __str__(self) -> str:
         return f"the program ended with exit code {self.exit_code}" + (f": {self.words}" if self.words else "")
@@ -98,7 +111,10 @@ def last_end(status: Raw, trains: str = CONTAINER) -> LastEnd | None:
         # The kubelet counts a restart only when it has happened.
         down = bool(state) and "running" not in state
         restarts = max(0, container.get("restartCount") or 0)
-        return LastEnd(restarts + down, code, _last_words(str(ended.get("message") or "")))
+        # containerd keeps the reason of any process that was killed; the exit code says that it was this container's.
+        killed = code == _KILLED and ended.get("reason") == "OOMKilled"
+        killed_at = str(ended.get("finishedAt") or "")[:MAX_WORD] if killed else ""
+        return LastEnd(restarts + down, code, _last_words(str(ended.get("message") or "")), killed_at)
     return None
 
 
@@ -173,19 +189,20 @@ class Trouble:
 class Pod:
     """A pod of a TFJob. `index` is None if the label is not a number; `exit_code` is None until the training container
     has terminated. `cpu` is the request and limit of that container, `held_millicores` what the kubelet has given it
-    (0: not reported). `command` is the operator's command to its
-    launcher. `exporter`: the pod serves its status, at `status_port`. `injected`: the operator added something, which
-    requests `added`. `pinned` is the one node that the pod may be bound to. `running_since` is when the training
-    container was started (RFC 3339), while it runs. `unschedulable_at` is since when kube-scheduler finds no node for
-    the pod, `unschedulable` its message. `not_installed` is when the pod failed because the launcher could not be
-    installed (RFC 3339, or "unknown"). `failure` is why the pod failed, if it has; `last_end` is the training
-    container's last end with an error. A pod with the exporter has the phase Succeeded as soon as all its containers
-    have succeeded, and `lingers` until the kubelet reports that phase, some three seconds later, when it has ended the
-    exporter. `gated`: no scheduler considers the pod until its scheduling gates are removed. `trained` is the phase
-    that the training container alone gives the pod once it has ended for good, Succeeded or Failed; empty before.
-    `only_sidecars`: since then only other containers of the user run. `grace_s` is the time in seconds that its
-    containers have to end, and `ends_at` the time (RFC 3339) by which a pod that is being deleted has to be gone, else
-    empty. `unreachable`: Kubernetes no longer hears from its node. `leads`: by its label, it leads the training."""
+    (0: not reported), `memory` its memory. `no_memory_at` is since when the kubelet has no room for a raise of its
+    memory (RFC 3339); empty: it has. `command` is the operator's command to its launcher. `exporter`: the pod serves
+    its status, at `status_port`. `injected`: the operator added something, which requests `added`. `pinned` is the one
+    node that the pod may be bound to. `running_since` is when the training container was started (RFC 3339), while it
+    runs. `unschedulable_at` is since when kube-scheduler finds no node for the pod, `unschedulable` its message.
+    `not_installed` is when the pod failed because the launcher could not be installed (RFC 3339, or "unknown").
+    `failure` is why the pod failed, if it has; `last_end` is the training container's last end with an error. A pod
+    with the exporter has the phase Succeeded as soon as all its containers have succeeded, and `lingers` until the
+    kubelet reports that phase, some three seconds later, when it has ended the exporter. `gated`: no scheduler
+    considers the pod until its scheduling gates are removed. `trained` is the phase that the training container alone
+    gives the pod once it has ended for good, Succeeded or Failed; empty before. `only_sidecars`: since then only other
+    containers of the user run. `grace_s` is the time in seconds that its containers have to end, and `ends_at` the time
+    (RFC 3339) by which a pod that is being deleted has to be gone, else empty. `unreachable`: Kubernetes no longer
+    hears from its node. `leads`: by its label, it leads the training."""
 
     namespace: str
     name: str
@@ -205,6 +222,8 @@ class Pod:
     requests: Resources = NOTHING
     cpu: CpuAsked = NO_CPU
     held_millicores: int = 0
+    memory: MemoryAsked = NO_MEMORY
+    no_memory_at: str = ""
     command: str = ""
     exporter: bool = False
     status_port: int = STATUS_PORT
@@ -263,6 +282,8 @@ class Pod:
             requests=requests_of(spec, status),
             cpu=cpu_of(spec, trains),
             held_millicores=allocated_cpu(status, trains),
+            memory=memory_of(spec, trains),
+            no_memory_at=_no_memory_at(status, memory_of(spec, trains), trains),
             command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(
                 (
@@ -416,6 +437,18 @@ def _verdict(status: Raw) -> tuple[str, str]:
         if condition.get("reason") == "Unschedulable":
             return condition.get("lastTransitionTime") or "", (condition.get("message") or "")[:_WORDS]
     return "", ""
+
+
+def _no_memory_at(status: Raw, asked: MemoryAsked, trains: str) -> str:
+    """Returns since when a resize is pending (`Deferred` or `Infeasible`) that asks for more memory than the kubelet
+    has allocated; empty if there is none."""
+    pending: Raw = next(
+        (each for each in status.get("conditions") or () if each.get("type") == "PodResizePending"),
+        {},
+    )
+    if pending.get("status") != "True" or asked.request <= allocated_memory(status, trains):
+        return ""
+    return str(pending.get("lastTransitionTime") or "")[:MAX_WORD]
 
 
 def _ip(written: str) -> str:

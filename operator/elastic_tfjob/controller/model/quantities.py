@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from decimal import Context, Decimal
-from functools import lru_cache
-from math import ceil
+from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeVar
 
-from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES, MAX_WORD
+from elastic_tfjob.api.quantity import millicores, rounded_up, thousandths, whole
+from elastic_tfjob.api.reading import MAX_BYTES, MAX_MILLICORES, MAX_NODE_NAME, MAX_POD_BYTES
 from elastic_tfjob.api.tfjob import CONTAINER
 from elastic_tfjob.scheduling.resources import Resources
 
@@ -16,31 +15,19 @@ __all__ = [
     "CpuAsked",
     "allocatable",
     "allocated_cpu",
+    "allocated_memory",
     "amounts",
     "cpu_of",
     "has_pod_level_resources",
     "is_accelerator",
-    "is_quantity",
-    "millicores",
     "of_containers",
     "of_running",
-    "quantity",
     "requests_of",
-    "whole",
 ]
 
 Raw = Mapping[str, Any]
 _Number = TypeVar("_Number", int, Decimal)
 
-# QUANTITY_PATTERN of the CRD, except that an exponent is a whole number, as Kubernetes requires.
-_QUANTITY: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
-_THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-_BINARY: Final = "KMGTPE"
-_MOST: Final = Decimal(MAX_BYTES)
-_LEAST: Final = Decimal("1e-9")
-# More digits than any number between these two has.
-_DIGITS: Final = 40
-_EXACT: Final = Context(prec=2 * _DIGITS)
 _LIMITS: Final = Resources(MAX_MILLICORES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES, MAX_POD_BYTES)
 
 _MOST_OF_A_NODE: Final = Resources(MAX_MILLICORES, MAX_BYTES, MAX_BYTES, 0, MAX_BYTES)
@@ -62,75 +49,6 @@ _ACCELERATOR_WORDS: Final = frozenset({"gpu", "gpus", "vgpu", "tpu", "tpus"})
 # Characters of a resource's name: a DNS subdomain, a slash, a label's name.
 _NAME: Final = MAX_NODE_NAME + 64
 _WORD: Final = re.compile(r"[a-z0-9]+")
-
-
-def quantity(written: object) -> Decimal:
-    """Returns an amount of a resource as Kubernetes reads it. Amounts below a billionth count as a billionth, amounts
-    that do not fit into 64 bits as the largest that does. Invalid and negative amounts count as 0: the API server
-    refuses pods with them, so they take nothing. The running time is proportional to the text's length."""
-    if isinstance(written, str):
-        return _remembered(written) if len(written) <= MAX_WORD else _read(written)
-    if isinstance(written, int) and not isinstance(written, bool):
-        return Decimal(min(max(written, 0), MAX_BYTES))
-    return Decimal(0)
-
-
-def _read(written: str) -> Decimal:
-    match = _QUANTITY.fullmatch(written)
-    if match is None:
-        return Decimal(0)
-    sign, before, after, suffix = match.group(1), match.group(2), match.group(3) or "", match.group(4) or ""
-    digits = (before + after).lstrip("0")
-    if sign == "-" or not digits:
-        return Decimal(0)
-    exponent = -len(after)
-    if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
-        exponent += _small(suffix[1:])
-    elif suffix and not suffix.endswith("i"):
-        exponent += 3 * _THOUSANDS[suffix]
-    # so that Decimal never gets a number with more digits than matter
-    exponent += max(0, len(digits) - _DIGITS)
-    number = Decimal((0, tuple(map(int, digits[:_DIGITS])), 0)).scaleb(_within(exponent), _EXACT)
-    if suffix.endswith("i"):
-        number = _EXACT.multiply(number, Decimal(1024) ** (_BINARY.index(suffix[0]) + 1))
-    return min(max(number, _LEAST), _MOST)
-
-
-_remembered = lru_cache(maxsize=4096)(_read)
-
-
-def _small(exponent: str) -> int:
-    """Returns an exponent from its text; a very long one becomes a number far beyond all that matter."""
-    return int(exponent) if len(exponent) < 10 else (-(10**9) if exponent.startswith("-") else 10**9)
-
-
-def _within(exponent: int) -> int:
-    return min(max(exponent, -2 * _DIGITS), _DIGITS)
-
-
-def is_quantity(written: str) -> bool:
-    """Whether the API server accepts a text as an amount that is not negative; 0 is accepted."""
-    match = _QUANTITY.fullmatch(written) if len(written) <= MAX_WORD else None
-    return match is not None and match.group(1) != "-" and bool(match.group(2) or match.group(3))
-
-
-def millicores(written: object) -> int:
-    """Returns millicores: 500 for `500m` or `0.5`; less than one millicore counts as one. At most MAX_MILLICORES."""
-    return min(_thousandths(written), MAX_MILLICORES)
-
-
-def whole(written: object) -> int:
-    """Returns a whole number: 1073741824 for `1Gi`; a fraction is rounded up, as Kubernetes does."""
-    return _rounded_up(_thousandths(written))
-
-
-def _thousandths(written: object) -> int:
-    """Returns a quantity in thousandths, rounded up as the API server does for every resource."""
-    return ceil(quantity(written) * 1000)
-
-
-def _rounded_up(thousandths: int) -> int:
-    return -(-thousandths // 1000)
 
 
 def requests_of(spec: Raw, status: Raw = _NO_STATUS) -> Resources:
@@ -234,7 +152,7 @@ def _pod_level(resources: Raw, containers: _Amounts) -> _Amounts:
 
 def _known(asked: Raw | None) -> _Amounts:
     """Returns the counted resources, in thousandths."""
-    return {name: _thousandths(written) for name, written in (asked or {}).items() if _counts(name)}
+    return {name: thousandths(written) for name, written in (asked or {}).items() if _counts(name)}
 
 
 def _counts(resource: str) -> bool:
@@ -252,9 +170,9 @@ def _most(a: Mapping[str, _Number], b: Mapping[str, _Number]) -> Mapping[str, _N
 def _resources(found: _Amounts) -> Resources:
     return Resources(
         found.get("cpu", 0),
-        _rounded_up(found.get("memory", 0)),
-        _rounded_up(sum(amount for name, amount in found.items() if name not in _COUNTED)),
-        storage_bytes=_rounded_up(found.get("ephemeral-storage", 0)),
+        rounded_up(found.get("memory", 0)),
+        rounded_up(sum(amount for name, amount in found.items() if name not in _COUNTED)),
+        storage_bytes=rounded_up(found.get("ephemeral-storage", 0)),
     )
 
 
@@ -282,9 +200,17 @@ def cpu_of(pod_spec: Raw, trains: str = CONTAINER) -> CpuAsked:
 def allocated_cpu(status: Raw, container: str) -> int:
     """Returns the millicores that a container has by its pod's status; 0 where the kubelet reports none. They stay what
     they were until the kubelet has carried out a resize, and kube-scheduler counts them until then."""
+    return max(millicores((each or {}).get("cpu", 0)) for each in _given(status, container))
+
+
+def allocated_memory(status: Raw, container: str) -> int:
+    """Returns the bytes that a container has by its pod's status, as `allocated_cpu` does for CPU."""
+    return max(whole((each or {}).get("memory", 0)) for each in _given(status, container))
+
+
+def _given(status: Raw, container: str) -> tuple[Raw | None, Raw | None]:
     found: Raw = next((each for each in status.get("containerStatuses") or () if each.get("name") == container), {})
-    given = found.get("allocatedResources"), (found.get("resources") or {}).get("requests")
-    return max(millicores((each or {}).get("cpu", 0)) for each in given)
+    return found.get("allocatedResources"), (found.get("resources") or {}).get("requests")
 
 
 def amounts(asked: Raw) -> Resources:

@@ -8,7 +8,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from elastic_tfjob.controller.model.quantities import of_containers, of_running, quantity
+from elastic_tfjob.api.quantity import quantity
+from elastic_tfjob.controller.model.quantities import of_containers, of_running
 
 __all__ = ["excess"]
 

@@ -24,6 +24,7 @@ from elastic_tfjob.api.reading import (
     Fields,
     cut,
 )
+from elastic_tfjob.scheduling.memory_limit import MemoryRule, fits, forecast, short
 from elastic_tfjob.speed.growth import Growth, LossState
 
 __all__ = ["WINDOW_S", "Checkpoint", "CpuUse", "MemoryUse", "Prepared", "Report", "Saved", "Switch"]
@@ -36,6 +37,8 @@ _SPEED_WINDOW_S: Final = 5.0
 # a step takes long, after this number of seconds.
 _FIRST_STEPS: Final = 10
 _FIRST_STEPS_S: Final = 60.0
+# Shares of a memory limit that are told apart at most.
+_MOST_TENTHS: Final = 100
 
 PreparedState = Literal["starting", "ready", "failed"]
 SwitchState = Literal["changing", "saving", "committed", "refused"]
@@ -133,6 +136,42 @@ class MemoryUse:
     """memory in use"""
     limit_bytes: int | None = None
     """memory limit"""
+    held_bytes: int | None = None
+    """memory that the kernel cannot take back (anonymous, shared, its own): beyond the limit it kills"""
+    peak_bytes: int | None = None
+    """highest `held_bytes` since the container started"""
+    highest_bytes: int | None = None
+    """highest `held_bytes` of the last 180 s"""
+    growth_bytes_per_s: float | None = None
+    """growth of `held_bytes` over the last 180 s, at least 0; `null` for the first samples"""
+    growth_of_late_bytes_per_s: float | None = None
+    """the same over the last 9 s"""
+    kills: int | None = None
+    """processes that the kernel has killed for memory since the container started"""
+    killed_at: float | None = None
+    """Unix time of the last of them, on the pod's clock"""
+
+    @property
+    def soon_bytes(self) -> int:
+        """What is used soon if the growth goes on, as forecast by default; 0: unknown."""
+        return forecast(MemoryRule(), self)
+
+    @property
+    def outlook(self) -> tuple[bool, bool, int]:
+        """Whether the limit leaves headroom, and whether it will be exceeded, by the default rule; and `soon_bytes` in
+        tenths of the limit, from the half on. A decision may be due when this changes."""
+        limit, rule = self.limit_bytes, MemoryRule()
+        if not limit:
+            return True, False, 0
+        tenths = min(10 * self.soon_bytes // limit, _MOST_TENTHS)
+        return fits(rule, limit, self), short(rule, limit, self), tenths if tenths >= 5 else 0
+
+    @property
+    def changes_fast(self) -> bool:
+        """Whether the memory may be used up within minutes, so that the pod is polled more often."""
+        growth = self.soon_bytes - (self.highest_bytes or 0)
+        limit = self.limit_bytes or 0
+        return 0 < limit < 2 * self.soon_bytes and growth > limit / 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +305,8 @@ class Report:
             self.first_step_at,
             self.downtime_s,
             self.lost_steps,
+            self.memory.kills,
+            self.memory.outlook,
         )
 
     @property
@@ -359,7 +400,17 @@ def _cpu(raw: Fields | None) -> CpuUse:
 def _memory(raw: Fields | None) -> MemoryUse:
     if raw is None:
         return MemoryUse()
-    return MemoryUse(raw.integer("used_bytes", MAX_BYTES), raw.integer("limit_bytes", MAX_BYTES))
+    return MemoryUse(
+        used_bytes=raw.integer("used_bytes", MAX_BYTES),
+        limit_bytes=raw.integer("limit_bytes", MAX_BYTES),
+        held_bytes=raw.integer("held_bytes", MAX_BYTES),
+        peak_bytes=raw.integer("peak_bytes", MAX_BYTES),
+        highest_bytes=raw.integer("highest_bytes", MAX_BYTES),
+        growth_bytes_per_s=raw.number("growth_bytes_per_s", MAX_BYTES),
+        growth_of_late_bytes_per_s=raw.number("growth_of_late_bytes_per_s", MAX_BYTES),
+        kills=raw.integer("kills", MAX_STEPS),
+        killed_at=raw.number("killed_at", _MAX_TIME),
+    )
 
 
 def _starts(raw: Fields | None) -> str | None:

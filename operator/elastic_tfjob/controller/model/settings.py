@@ -4,6 +4,7 @@ profile: kips              # the scheduling policy; `fixed` works as upstream do
 scope: annotated           # jobs with an elastic.kubeflow.org/ annotation, or all
 profiles: {kips: {cooldown_s: 60}}
 rescale: {prepare_timeout_s: 300}
+memory: {headroom: 0.1}    # of replicas with max-memory
 status: {interval_s: 5, max_requests_per_s: 50}
 query: {max_open_requests: 64}
 injected: {requests: {cpu: 10m, memory: 32Mi}}    # resources of the injected container
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from elastic_tfjob.api.quantity import is_quantity, millicores, quantity
 from elastic_tfjob.api.reading import (
     MAX_CONFIGURATION_BYTES,
     MAX_DURATION_S,
@@ -38,9 +40,9 @@ from elastic_tfjob.controller.model.cluster import (
     selects,
 )
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, RESOURCES, ContainerResources
-from elastic_tfjob.controller.model.quantities import is_quantity, millicores, quantity
 from elastic_tfjob.scheduling.contract import refusals
 from elastic_tfjob.scheduling.given_up import CompactionTimes
+from elastic_tfjob.scheduling.memory_limit import MemoryRule
 from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, build, parse_profile, there_are
 from elastic_tfjob.scheduling.profiles.elastic import ElasticSettings
 from elastic_tfjob.scheduling.snapshot import OrderRules
@@ -52,6 +54,7 @@ __all__ = [
     "Configuration",
     "InjectedResources",
     "KueueSettings",
+    "MemoryLimits",
     "OrderSettings",
     "PoolSettings",
     "QueryLimits",
@@ -93,6 +96,22 @@ class RescaleLimits(_Model):
         description="seconds until a job that is being stopped has saved; after that, it stops without a new "
         "checkpoint",
     )
+
+
+class MemoryLimits(_Model):
+    """When the operator raises the memory of a job with `max-memory`, and how far."""
+
+    headroom: float = Field(
+        0.1, ge=0, le=0.9, description="part of a replica's memory that its forecast use leaves free; at least 192 MiB"
+    )
+    horizon_s: Seconds = Field(60.0, description="seconds for which the growth of the last 3 minutes is forecast")
+    step: float = Field(1.25, ge=1.05, le=4, description="raised memory, by the forecast use")
+    after_kill: float = Field(1.5, ge=1.05, le=4, description="memory after a kill, by the memory before it")
+
+    @property
+    def rule(self) -> MemoryRule:
+        """The rule that follows."""
+        return MemoryRule(headroom=self.headroom, horizon_s=self.horizon_s, step=self.step, after_kill=self.after_kill)
 
 
 class StatusPolling(_Model):
@@ -331,6 +350,7 @@ class Configuration(_Model):
     )
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="parameters by profile")
     rescale: RescaleLimits = RescaleLimits()
+    memory: MemoryLimits = MemoryLimits()
     status: StatusPolling = StatusPolling()
     query: QueryLimits = QueryLimits()
     injected: InjectedResources = InjectedResources()

@@ -35,6 +35,7 @@ from elastic_tfjob.controller.model.annotations import (
     shorten_reason,
 )
 from elastic_tfjob.controller.model.injection import Injection, read_injection
+from elastic_tfjob.controller.model.memory import TypeMemory, read_memory, written_memory
 from elastic_tfjob.controller.model.target import (
     Counts,
     Cpu,
@@ -119,6 +120,7 @@ _OPTIONAL: Final = (
     "outcomes",
     "uid",
     "chief_alone",
+    "memory",
 )
 _SPARED: Final = (*_OPTIONAL, *_ETA, "starts", "prepare_s")
 _SPARED_WITHIN: Final = ("indexes", "returns", "restarts", "chief_deaths", "no_room", "saved")
@@ -262,7 +264,8 @@ class StoredState:
     generation, for sizes that the state remembers: the cause that the target gave if the sizes do not imply it, and the
     expected and measured speed. `injection` is set if the job's namespace does not admit the injected containers as
     configured. `chief_alone` is the digest of pod templates with which the next chief's pod did not start beside the
-    chief's. `problems` lists the values that were ignored when the annotation was read.
+    chief's. `memory` is that of replicas, by type. `problems` lists the values that were ignored when the annotation
+    was read.
     """
 
     phase: Phase
@@ -299,6 +302,7 @@ class StoredState:
     causes: Mapping[int, Cause] = field(default_factory=dict)
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     chief_alone: str = ""
+    memory: Mapping[str, TypeMemory] = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -340,6 +344,7 @@ class StoredState:
             for each, outcome in self.outcomes.items()
             if each in past or each == self.generation
         }
+        written["memory"] = written_memory(self.memory)
         for name in _SPARED:
             if not written[name]:
                 del written[name]
@@ -467,6 +472,7 @@ def _state(raw: Fields) -> StoredState:
         causes=_by_generation(raw, "causes", lenient, _cause),
         outcomes=_by_generation(raw, "outcomes", lenient, _outcome),
         chief_alone=lenient(raw.text, "chief_alone", _DIGEST) or "",
+        memory=read_memory(raw, lenient),
     )
     if unknown:
         raise unknown[0] if raw.has("generation") and raw.has("replicas") else ValueError(str(unknown[0]))

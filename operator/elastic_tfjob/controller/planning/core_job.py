@@ -14,7 +14,7 @@ from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import moment_of, parse_time
 from elastic_tfjob.controller.model.usage import UsageRecord
-from elastic_tfjob.controller.planning.request import JobRequest
+from elastic_tfjob.controller.planning.request import JobRequest, memory_needs
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Requirement, Resources
 from elastic_tfjob.scheduling.shared_cpu import takes_turns
@@ -155,6 +155,7 @@ def job_spec(
     groups = []
     for name, replica in request.spec.tf_replica_specs.items():
         least, most = request.bounds(name)
+        least = max(least, memory_needs(request, state, name))
         if name in asked:
             least = most = asked[name]
         count = min(max(replica.count, least), most)

@@ -21,6 +21,7 @@ from elastic_tfjob.controller.model.annotations import STATE_ANNOTATION, TARGET_
 from elastic_tfjob.controller.model.cluster import KubeNode
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.memory import raised_memory
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import WINDOW_S, Report
 from elastic_tfjob.controller.model.state import StoredState
@@ -170,14 +171,17 @@ def view_of(
         before.request.injection if before and before.request else None,
         configured,
         admitted,
+        memory=before.request.memory if before and before.request else {},
     )
     spec, now_s = request.spec, now.timestamp()
     try:
         target, state = _written(job, spec, before)
     except UnknownWord:  # the reconcile loop skips and reports this job: no target may be written for it
         return JobView(job, other_usage=everything)
-    if (injection := state.injection if state is not None else None) != request.injection:
-        request = job_request(job, None, injection, configured, admitted)
+    injection = state.injection if state is not None else None
+    memory = raised_memory(state.memory) if state is not None else {}
+    if (injection, memory) != (request.injection, request.memory):
+        request = job_request(job, None, injection, configured, admitted, memory=memory)
     ours = spec.managed_here() and not job.status().finished
     followed = ours and follows and request.elasticity.placement != "none"
     record = UsageRecord.of(job.annotations, job.uid)
@@ -206,6 +210,7 @@ def view_of(
         nodes=nodes,
         rejected_nodes=rejected_nodes or {},
         cordoned=cordoned,
+        now_s=now_s,
     )
     asked, why = asked_for(request, target, state, reservations.size)
     superseded = any(reservations.size.get(name, 0) != count for name, count in asked.items())
@@ -373,6 +378,8 @@ def _with_nodes(decided: core.Job, observed: _Observed, reservations: Reservatio
         floor=_sum(
             (pod.node, Resources(*map(min, pod.requests, reservations.requests[role[0]])))
             for role, pod in reservations.kept.items()
+            # The node may not have what a pod asks for that has outgrown it.
+            if reservations.placement[role[0]][role[1]] == pod.node
         ),
         followed=True,
         bound={role: pod.node for role, pod in reservations.pods.items()},

@@ -14,6 +14,7 @@ from elastic_tfjob.controller.job.inject import injected, is_adapted, requests_w
 from elastic_tfjob.controller.model.affinity import constraints_of
 from elastic_tfjob.controller.model.injection import DEFAULT_RESOURCES, ContainerResources, Injection
 from elastic_tfjob.controller.model.job import TFJob
+from elastic_tfjob.controller.model.memory import least_replicas, with_memory
 from elastic_tfjob.controller.model.quantities import cpu_of, has_pod_level_resources
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Target
@@ -33,8 +34,8 @@ class JobRequest:
     exceeds the admitted one. `pod_level`: a template sets resources of the whole pod, so Kubernetes
     resizes none of the job's pods in place. `classes` are the PriorityClasses of the templates, in the order of the
     types; empty: the template names none. `admitted`: with growth, the most replicas per type that Kueue admits at the
-    moment; empty: the declared ones. `place` is where the job's checkpoints are, if that is known
-    (checkpoint_place.py).
+    moment; empty: the declared ones. `memory`: the bytes to which each replica's memory is raised, by type. `place` is
+    where the job's checkpoints are, if that is known (checkpoint_place.py).
 
     One request stays in memory for each job. To save space `spec` has no templates: what matters of them is in other
     fields. `digest` is of the whole spec."""
@@ -54,6 +55,7 @@ class JobRequest:
     pod_level: bool = False
     injection: Injection | None = None
     admitted: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def declared(self) -> dict[str, int]:
@@ -128,23 +130,27 @@ def job_request(
     injection: Injection | None = None,
     configured: ContainerResources = DEFAULT_RESOURCES,
     admitted: Mapping[str, int] = MappingProxyType({}),
+    *,
+    memory: Mapping[str, int] = MappingProxyType({}),
 ) -> JobRequest:
     """Reads the request from spec and annotations; returns `before` if they are unchanged. `injection`: which
-    injected containers the job's namespace admits; `configured`: their configured resources; `admitted`: as in
-    JobRequest. Raises InvalidTFJob, and ValueError for more than MAX_REPLICAS replicas."""
+    injected containers the job's namespace admits; `configured`: their configured resources; `admitted`, `memory`: as
+    in JobRequest. Raises InvalidTFJob, and ValueError for more than MAX_REPLICAS replicas."""
     annotations = {
         name: text
         for name, text in job.annotations.items()
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OPERATOR_ANNOTATIONS
     }
     digest = blake2b(job.raw_spec, digest_size=16).digest()
-    basis = (digest, annotations, job.queue, injection)
-    if before is not None and (before.digest, before.annotations, before.queue, before.injection) == basis:
+    basis = (digest, annotations, job.queue, injection, memory)
+    known = before and (before.digest, before.annotations, before.queue, before.injection, before.memory)
+    if before is not None and known == basis:
         return before if before.admitted == admitted else replace(before, admitted=dict(admitted))
     spec = job.spec()
     if spec.total_replicas > MAX_REPLICAS:
         raise ValueError(f"spec.tfReplicaSpecs: {spec.total_replicas} replicas in total; allowed: {MAX_REPLICAS}")
     elasticity = Elasticity.parse(job.annotations, spec, job.name)
+    spec = with_memory(spec, memory)
     what, resources = injected(elasticity, spec, injection), resources_of(injection, configured, job.queue)
     requests, other_millicores, constraints, classes = {}, {}, [], []
     for name, replica in spec.tf_replica_specs.items():
@@ -171,6 +177,7 @@ def job_request(
         ),
         injection=injection,
         admitted=dict(admitted),
+        memory=dict(memory),
     )
 
 
@@ -228,12 +235,14 @@ def asked_for(
     found: JobRequest, target: Target | None, state: StoredState | None, size: Mapping[str, int]
 ) -> tuple[dict[str, int], Why]:
     """The replicas per type that a person requests, and the reason to record for that. A person requests them by
-    annotation, or by editing the spec of a job that already has a size; an edit counts until the job has its size."""
+    annotation, or by editing the spec of a job that already has a size; an edit counts until the job has its size. So
+    does a request by the job's memory."""
     declared, seen = found.declared, decided(target, state)
     annotations = {core.PS: "target-ps", core.WORKER: "target-workers"}
     asked: dict[str, int] = {}
     by_annotation: dict[str, int] = {}
     edited: dict[str, int] = {}
+    divided: dict[str, int] = {}
     # A job that is placed but not elastic is scaled by edits of any replica type, as in the upstream operator.
     for name in annotations if found.elastic else declared:
         if name not in declared:
@@ -246,4 +255,13 @@ def asked_for(
         elif size and seen.get(name, declared[name]) != declared[name]:
             asked[name] = min(max(declared[name], least), most)
             edited[name] = declared[name]
-    return asked, Reason("requested-size", {"annotations": by_annotation, "spec": edited}) if asked else ""
+        elif (needed := memory_needs(found, state, name)) and 0 < size.get(name, 0) < needed:
+            asked[name] = divided[name] = needed
+    facts = {"annotations": by_annotation, "spec": edited, **({"memory": divided} if divided else {})}
+    return asked, Reason("requested-size", facts) if asked else ""
+
+
+def memory_needs(found: JobRequest, state: StoredState | None, name: str) -> int:
+    """The replicas of a type among which its memory must be divided at least; 0: any number."""
+    needed = least_replicas(state.memory).get(name, 0) if state is not None and found.elastic else 0
+    return min(needed, found.bounds(name)[1]) if needed else 0

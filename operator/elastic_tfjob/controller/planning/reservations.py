@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from elastic_tfjob.controller.model.cluster import KubeNode
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.state import StoredState
+from elastic_tfjob.controller.model.status import moment_of
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, Role, by_task
 from elastic_tfjob.controller.planning.request import JobRequest, refused_target, reserved_size
@@ -23,6 +24,7 @@ __all__ = [
     "Reservations",
     "occupied",
     "overdue_release",
+    "real_name",
     "reservations_of",
     "since",
 ]
@@ -33,6 +35,8 @@ _GIVE_UP_S: Final = 60.0
 _LEAVE_S: Final = 300.0
 # Marks a replica's node as rejected, as a suffix of the node's name: no node's name has a space.
 REFUSED: Final = " refused by kube-scheduler"
+# Seconds for which the kubelet may have no room before the replica leaves.
+_NO_MEMORY_S: Final = 20.0
 
 Parts = list[tuple[str, Resources]]
 """Amounts, each with the name of its node; empty: no node is known."""
@@ -112,8 +116,9 @@ def reservations_of(
     nodes: Mapping[str, KubeNode],
     rejected_nodes: Mapping[Pair, str],
     cordoned: Collection[str],
+    now_s: float,
 ) -> Reservations:
-    """A job's reservations. `pods` are the job's bound pods, by type and index."""
+    """A job's reservations at this Unix time. `pods` are the job's bound pods, by type and index."""
     size, on_its_way = reserved_size(request, target, state, started=bool(pods))
     by_role = by_task(pods, state)
     cpu = _reserved_cpu(request, target, state, size, nodes)
@@ -136,6 +141,8 @@ def reservations_of(
             )
             why = None if on_its_way or pod is not None else rejected_nodes.get((name.lower(), node))
             seat = _seat(pod, node, nodes, stays=stays, on_its_way=on_its_way, why=why)
+            if pod is not None and request.stoppable and not (on_its_way or pod.terminating) and _outgrown(pod, now_s):
+                seat = _Seat(f"{pod.node}{core.OUTGROWN}")
             if seat.room:
                 room.append((seat.room, _request(request.requests, cpu, role)))
             if seat.pending:
@@ -163,6 +170,17 @@ def reservations_of(
         refused=refused,
         blocked=on_its_way and bool(left) and left.isdisjoint(nodes) and left.isdisjoint(cordoned),
     )
+
+
+def _outgrown(pod: Pod, now_s: float) -> bool:
+    """Whether a pod needs more memory than its node has had for it for a while."""
+    since_at = moment_of(pod.no_memory_at)
+    return since_at is not None and now_s - since_at.timestamp() >= _NO_MEMORY_S
+
+
+def real_name(node: str) -> str:
+    """The node's name without the mark of a node that a replica should leave."""
+    return node.removesuffix(REFUSED).removesuffix(core.OUTGROWN)
 
 
 def _seat(
@@ -196,16 +214,20 @@ def overdue_release(reservations: Reservations, before_s: float | None, now_s: f
 
 def occupied(reservations: Reservations, overdue: OverdueRelease, active: Iterable[Pod]) -> Occupied:
     """What all `active` pods with the job's name use, whether the job owns them or not."""
-    used = [
-        (pod.node, pod.requests.minus(overdue.amounts.get(role, NOTHING))) for role, pod in reservations.kept.items()
-    ]
-    counted = {pod.uid for pod in reservations.kept.values()}
+    # A replica that is to leave its node holds no place there, and yet takes room.
+    seated = {
+        role: pod
+        for role, pod in reservations.kept.items()
+        if not reservations.placement[role[0]][role[1]].endswith(core.OUTGROWN)
+    }
+    used = [(pod.node, pod.requests.minus(overdue.amounts.get(role, NOTHING))) for role, pod in seated.items()]
+    counted = {pod.uid for pod in seated.values()}
     # The capacity of a job that saves a checkpoint before its stop is assigned to other jobs already, though it is not
     # free yet: otherwise the next plan would stop one more job for the same capacity.
     leaving = list(reservations.pods.values()) if reservations.stops and overdue.lasts_s < _LEAVE_S else []
     counted |= {pod.uid for pod in leaving}
     other_usage = [(pod.node, pod.requests) for pod in active if pod.uid not in counted]
-    other_usage += [(reservations.kept[role].node, over) for role, over in overdue.amounts.items()]
+    other_usage += [(seated[role].node, over) for role, over in overdue.amounts.items() if role in seated]
     return Occupied(used, [(pod.node, pod.requests) for pod in leaving], other_usage)
 
 

@@ -18,13 +18,13 @@ from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Role
 from elastic_tfjob.controller.planning.job_view import JobView
 from elastic_tfjob.controller.planning.request import asked_for, decided, refused_target, reserved_size
-from elastic_tfjob.controller.planning.reservations import REFUSED
+from elastic_tfjob.controller.planning.reservations import REFUSED, real_name
 from elastic_tfjob.scheduling import plan as core
 from elastic_tfjob.scheduling.plan import STORED_CAUSES, Plan, substitutes
 from elastic_tfjob.scheduling.reasons import Reason, Why, added, as_reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.room import ANY_NODE
-from elastic_tfjob.scheduling.snapshot import NO_MEMORY, Memory
+from elastic_tfjob.scheduling.snapshot import NO_MEMORY, OUTGROWN, Memory
 from elastic_tfjob.speed.prediction import Rate
 
 __all__ = ["decide", "decide_fixed", "profile_failed", "released", "suspended", "without_plan"]
@@ -300,9 +300,7 @@ def _holds(view: JobView, change: core.Assignment, expects: Rate | None = None) 
     return Target(
         _generation(view, replicas, moves=bool(moving)),
         replicas,
-        {}
-        if anywhere
-        else {name: tuple(node.removesuffix(REFUSED) for node in names) for name, names in change.nodes.items()},
+        {} if anywhere else {name: tuple(real_name(node) for node in names) for name, names in change.nodes.items()},
         cpu,
         reason,
         _declared(view, replicas),
@@ -312,16 +310,17 @@ def _holds(view: JobView, change: core.Assignment, expects: Rate | None = None) 
 
 
 def _with_nodes(reason: Reason, view: JobView) -> Reason:
-    """The reason with facts about nodes: which lost nodes are gone, cordoned, being drained, or refused by
-    kube-scheduler, and kube-scheduler's message. A replica that fits on no other node keeps a refused node, which may
-    become usable."""
+    """The reason with facts about nodes: which lost nodes are gone, cordoned, being drained, refused by kube-scheduler,
+    or without memory for a replica, and kube-scheduler's message. A replica that fits on no other node keeps a refused
+    node, which may become usable."""
     gone = reason.facts.get("gone")
     if reason.code == "lost" and isinstance(gone, tuple):
-        refused = tuple(node.removesuffix(REFUSED) for node in gone if node.endswith(REFUSED))
+        refused = tuple(real_name(node) for node in gone if node.endswith(REFUSED))
+        no_memory = tuple(real_name(node) for node in gone if node.endswith(OUTGROWN))
         cordoned = tuple(node for node in gone if view.cordoned.get(node) == "")
         draining = tuple(node for node in gone if view.cordoned.get(node))
-        left = tuple(node for node in gone if not node.endswith(REFUSED) and node not in view.cordoned)
-        reason = added(reason, gone=left, cordoned=cordoned, draining=draining, refused=refused)
+        left = tuple(node for node in gone if real_name(node) == node and node not in view.cordoned)
+        reason = added(reason, gone=left, cordoned=cordoned, draining=draining, refused=refused, no_memory=no_memory)
     return added(reason, kube_scheduler=view.refused) if view.refused else reason
 
 

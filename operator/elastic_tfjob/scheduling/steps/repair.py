@@ -8,7 +8,7 @@ from elastic_tfjob.scheduling.profile import Step
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.room import lost_nodes
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job, Node, Snapshot, counts_of
+from elastic_tfjob.scheduling.snapshot import OUTGROWN, Counts, Job, Node, Snapshot, counts_of
 from elastic_tfjob.scheduling.steps.leave import leave, seconds_left, set_fewer
 from elastic_tfjob.scheduling.steps.requested_size import requested_size, size_reason
 
@@ -96,7 +96,8 @@ def _repair(round_: Round, job: Job, wanted: Counts) -> bool:
     why, cause = repair_reason(job, round_.snapshot.nodes)
     if round_.set_size(job, wanted, why, cause):
         return True
-    if lost_nodes(job.placement, round_.snapshot.nodes):
+    lost = lost_nodes(job.placement, round_.snapshot.nodes)
+    if any(not name.endswith(OUTGROWN) for name in lost):
         set_fewer(round_, job, wanted, why, cause)
     return False
 

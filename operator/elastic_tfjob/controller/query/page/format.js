@@ -5,6 +5,12 @@ export const cores = milli => milli == null ? MISSING : (milli / 1000).toLocaleS
 export const whole = n => n == null ? MISSING : Math.round(n).toLocaleString("en");
 export const figure = n => n == null ? MISSING : n.toLocaleString("en", {maximumSignificantDigits: 3});
 
+export function bytes(n) {
+  if (n == null) return MISSING;
+  const power = Math.min(Math.floor(Math.log2(Math.max(n, 1)) / 10), 4);
+  return `${figure(n / 2 ** (10 * power))} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
 export function span(seconds) {
   if (seconds == null) return MISSING;
   const s = Math.abs(Math.round(seconds));

@@ -3,7 +3,7 @@ import {useRef} from "./vendor/hooks.js";
 import {html} from "./html.js";
 import {Empty, Figure, State, Status, useLive, useNow} from "./parts.js";
 import {Lines, Steps, remember} from "./charts.js";
-import {MISSING, clock, figure, path, pause, size, span, when, whole} from "./format.js";
+import {MISSING, bytes, clock, figure, path, pause, size, span, when, whole} from "./format.js";
 
 const interval = f => f.earliest ? `90 % interval: ${clock(f.earliest)} to ${f.latest ? clock(f.latest) : "open"}` : "";
 
@@ -17,6 +17,13 @@ function Deadline({job, forecast}) {
   const slack = forecast.slack_s ?? job.slack_s, late = slack != null && slack < 0;
   return html`<${Figure} name="Deadline" value=${when(job.deadline)} tone=${late ? "bad" : forecast.at_risk ? "warn" : ""}
     note=${slack == null ? "no forecast yet" : late ? `late by ${span(slack)}` : `${span(slack)} to spare${forecast.at_risk ? ", at risk" : ""}`} />`;
+}
+
+// Of the replica of a type that uses most.
+function Memory({job, type}) {
+  const used = job.memory_used[type], limit = job.memory_limit[type], kills = job.memory_kills[type];
+  return html`<${Figure} name="Memory of ${type}" value=${bytes(used)} tone=${kills ? "bad" : limit && used > 0.9 * limit ? "warn" : ""}
+    note=${[limit && `of ${bytes(limit)}`, kills && `killed ${kills === 1 ? "once" : `${kills} times`}`].filter(Boolean).join(", ")} />`;
 }
 
 function Event({each}) {
@@ -51,6 +58,7 @@ export function JobPage({namespace, name}) {
         detail.live?.checkpoint_step != null ? `step ${whole(detail.live.checkpoint_step)}` : ""} />
       <${Finish} job=${job} forecast=${forecast} /><${Deadline} job=${job} forecast=${forecast} />
       <${Figure} name="Rescales" value=${job.rescales} note=${job.last_downtime_s == null ? "" : `last pause ${pause(job.last_downtime_s)}`} />
+      ${[...new Set([...Object.keys(job.memory_used), ...Object.keys(job.memory_kills)])].sort().map(type => html`<${Memory} job=${job} type=${type} />`)}
     </dl>
     <div class="card"><h2>Size over time</h2><${Steps} detail=${detail} now=${now} /></div>
     <div class="pair"><div class="card"><h2>Timeline</h2><ol class="events">${timeline.slice().reverse().map(each => html`<${Event} each=${each} />`)}</ol></div>

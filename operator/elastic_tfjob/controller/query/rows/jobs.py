@@ -84,6 +84,11 @@ class JobRow:
     ended: Annotated[str | None, "time of its end"]
     rescales: Annotated[int, "number of rescales so far"]
     last_downtime_s: Annotated[float | None, "seconds for which the last rescale paused training"]
+    memory_used: Annotated[
+        Mapping[str, int], "bytes that a replica uses at most, over the last 3 minutes, by type, as stored last"
+    ]
+    memory_limit: Annotated[Mapping[str, int], "memory limit of that replica in bytes, by type; missing: it has none"]
+    memory_kills: Annotated[Mapping[str, int], "replicas or processes that were killed for memory so far, by type"]
     stops: Annotated[int, "how often the running job was stopped"]
     moves: Annotated[int, "how often replicas moved to other nodes while the job ran"]
     queue: Annotated[str, "Kueue queue of the job; empty: not managed by Kueue"]
@@ -192,6 +197,9 @@ def job_row(job: TFJob | ReadJob) -> JobRow:
         ended=status.completion_time,
         rescales=state.rescales if state is not None else 0,
         last_downtime_s=state.last_downtime_s if state is not None else None,
+        memory_used=_memory(state, "highest"),
+        memory_limit=_memory(state, "limit"),
+        memory_kills=_memory(state, "kills"),
         stops=seen.record.stops,
         moves=seen.record.moves,
         queue=job.queue,
@@ -209,6 +217,11 @@ def bounded(request: JobRequest | None) -> dict[str, tuple[int, int]]:
 def counts(found: Mapping[str, int]) -> dict[str, int]:
     """Replicas by type, for a limited number of types."""
     return {cut(name, MAX_WORD): found[name] for name in sorted(found)[:_TYPES] if found[name]}
+
+
+def _memory(state: StoredState | None, figure: str) -> dict[str, int]:
+    found = state.memory if state is not None else {}
+    return counts({name: getattr(each, figure) or 0 for name, each in found.items()})
 
 
 def _state(seen: ReadJob) -> tuple[JobState, Why]:

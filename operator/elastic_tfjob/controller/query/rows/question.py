@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from elastic_tfjob.api.annotations import OPERATOR_ANNOTATIONS, PREFIX
+from elastic_tfjob.api.quantity import quantity
 from elastic_tfjob.api.reading import MAX_WORD, Fields, cut, describe
 from elastic_tfjob.api.tfjob import GROUP, KIND, VERSION
 from elastic_tfjob.api.words import MAX_ADDED_NODES
@@ -17,7 +18,7 @@ from elastic_tfjob.controller.model.affinity import NAME_FIELD
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.job import Key, TFJob
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.model.quantities import allocatable, quantity
+from elastic_tfjob.controller.model.quantities import allocatable
 from elastic_tfjob.controller.model.reports import Report
 from elastic_tfjob.controller.model.settings import Configuration
 from elastic_tfjob.controller.model.status import format_time
