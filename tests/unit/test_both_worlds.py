@@ -15,9 +15,11 @@ from elastic_tfjob.api.annotations import PREFIX
 from elastic_tfjob.controller.job.decision import ReconcileSettings
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.pod import Pod
+from elastic_tfjob.controller.model.reports import MemoryUse
 from elastic_tfjob.controller.planning.job_view import JobView, view_of
 from elastic_tfjob.controller.planning.round import assemble
 from elastic_tfjob.controller.planning.targets import decide
+from elastic_tfjob.runtime.memory_use import MemoryTrend
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import BestFit
@@ -27,8 +29,9 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Cpu, Job, Node, ReplicaGroup, Snapshot
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
 from elastic_tfjob.simulation.event_queue import NodeChange
+from elastic_tfjob.simulation.memory import Figures, PsMemory
 from elastic_tfjob.simulation.speed_models.base import LINEAR
-from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob
+from elastic_tfjob.simulation.workload import LossCurve, MemoryGrowth, WorkloadJob
 
 from .build import NOW
 from .pretend import Cluster, Report
@@ -136,6 +139,8 @@ class Story:
     moments: tuple[float, ...]
     nodes: tuple[tuple[float, str, bool], ...] = ()
     begins_with: tuple[str, ...] = NODES
+    memory: MemoryGrowth | None = None
+    """What the parameter server uses, with a limit of 512 MiB; else nothing is known of it."""
 
     @property
     def profile(self) -> Profile:
@@ -150,6 +155,12 @@ ROBBED = Story(
     begins_with=("n1", "n2", "n3"),
 )
 """The job is on n1; when that is lost it goes to n2, and when that and n3 are lost, to n4, which has come meanwhile."""
+GROWING = Story(
+    (Entry(0.0), Entry(30.0, size(1, 2))),
+    moments=(200.0, 600.0, 1000.0),
+    memory=MemoryGrowth(0.2 * 2**30, per_h=2**30, most=2 << 30),
+)
+"""Its memory is raised after about 380 and 830 s."""
 
 
 @dataclass
@@ -157,9 +168,12 @@ class Training(Cluster):
     """The pretended cluster, whose programs train and say how far they are: half a step per second and worker, as
     LINEAR has it for two declared workers and as many steps as seconds."""
 
+    growing: PsMemory | None = None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.trained = 0.0
+        self.trend = MemoryTrend(lambda: round(self.growing.used(self.trained)) if self.growing is not None else None)
 
     @property
     def rate(self) -> float:
@@ -176,6 +190,10 @@ class Training(Cluster):
         self.resumes_at = int(self.trained)
         for each in self.launchers.values():
             each.step = int(self.trained)
+        now_s = self.now.timestamp()
+        self.trend.sample(now_s, now_s if self.rate == 0 else 0.0)
+        told = self.trend.report(None, 0.0)
+        self.memory = MemoryUse(**{name: told[name] for name in Figures._fields})
 
     def reports(self) -> dict[str, Report]:
         steps, rate, loss = int(self.trained), self.rate, CURVE.at(self.trained)
@@ -188,9 +206,12 @@ def live(story: Story = CALM) -> dict[float, Snapshot]:
     """The operator's Snapshots at each moment. Pods of a node that is gone are gone."""
     nodes = {name: node(name, cpu="1") for name in story.begins_with}
     bounds = {f"{PREFIX}max-workers": "4", f"{PREFIX}min-workers": "1", f"{PREFIX}max-ps": "2"}
+    memory = {} if story.memory is None else {f"{PREFIX}max-memory": f"ps={story.memory.most}"}
     cluster = Training(
-        annotations={**bounds, f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000000"},
+        annotations={**bounds, **memory, f"{PREFIX}checkpoint-dir": "/data", f"{PREFIX}total-steps": "1000000"},
         settings=ReconcileSettings(image="operator:1", wait_for_target=True),
+        memory_limit="512Mi" if story.memory is not None else "",
+        growing=PsMemory.of(job_of(story), LINEAR.true_speed(job_of(story))),
     )
     found: dict[float, Snapshot] = {}
     known: JobView | None = None
@@ -235,14 +256,20 @@ def simulated_node(name: str) -> Node:
     return Node(name, EACH, EACH, labels={"zone": name[-1]})
 
 
-def simulated(story: Story = CALM) -> dict[float, Snapshot]:
-    """The simulator's Snapshots at each moment."""
+def job_of(story: Story) -> WorkloadJob:
+    """The simulated job."""
+    server = ONE if story.memory is None else ONE._replace(memory_bytes=512 << 20)
     groups = (
         ReplicaGroup(CHIEF, ONE, 1, 1, 1),
-        ReplicaGroup(PS, ONE, 1, 1, 2),
+        ReplicaGroup(PS, server, 1, 1, 2),
         ReplicaGroup(WORKER, ONE, 2, 1, 4),
     )
-    work = WorkloadJob("ns/j", 0.0, groups, duration_s=1e6, loss=CURVE)
+    return WorkloadJob("ns/j", 0.0, groups, duration_s=1e6, loss=CURVE, memory=story.memory)
+
+
+def simulated(story: Story = CALM) -> dict[float, Snapshot]:
+    """The simulator's Snapshots at each moment."""
+    work = job_of(story)
     later = replace(work, key="ns/later", submit_s=1e5)  # else nothing would be to come while the only job waits
     nodes = [simulated_node(name) for name in story.begins_with]
     changes = [NodeChange(at, n, simulated_node(n) if there else None) for at, n, there in story.nodes]
@@ -309,3 +336,14 @@ def test_the_history_says_something(worlds: tuple[dict[float, Snapshot], dict[fl
         assert job.counts == {type_: count for type_, count in entry.counts.items() if count}, entry
         assert job.cpu == entry.cpu
         assert job.migrations == entry.moves
+
+
+def test_memory_is_raised_alike() -> None:
+    """What plans count for the parameter server; live with the memory of its launcher."""
+
+    def asked(snapshots: dict[float, Snapshot]) -> list[int]:
+        groups = [snapshots[moment].jobs["ns/j"].spec.group(PS) for moment in GROWING.moments]
+        return [group.request.memory_bytes >> 20 for group in groups if group is not None]
+
+    launcher = ONE.memory_bytes >> 20
+    assert [each - launcher for each in asked(live(GROWING))] == asked(simulated(GROWING)) == [512, 640, 768]

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable
+from math import inf
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -120,6 +121,24 @@ class Loss(_Model):
     b2: float = Field(0.0, ge=0)
 
 
+class MemoryUse(_Model):
+    """The memory that a parameter server uses: at first (default: half of its `memory_gib`), more for each hour of
+    training at the declared size, and once more after so many seconds of it. `max_gib`: up to where it may be raised,
+    as by the annotation max-memory."""
+
+    used_gib: Number | None = None
+    growth_gib_per_h: Number = 0.0
+    jump_s: Number | None = None
+    jump_gib: Number | None = None
+    max_gib: MemoryGib | None = None
+
+    @model_validator(mode="after")
+    def whole_jump(self) -> "MemoryUse":
+        if (self.jump_s is None) != (self.jump_gib is None):
+            raise ValueError("a jump needs both jump_s and jump_gib")
+        return self
+
+
 class JobClass(_Model):
     """One kind of job. Its length is `duration_s` at the declared size, or `steps`. With `deadline_factor` the deadline
     is the arrival plus this factor times the duration. `team`: whose jobs these are, as a namespace of a live cluster.
@@ -140,6 +159,15 @@ class JobClass(_Model):
     cpu_demand: Positive | None = Field(None, description="CPUs one replica uses if it can; default: its request")
     loss: Loss | None = None
     node_selector: Labels = Field({}, description="labels that a node must have")
+    memory: MemoryUse | None = None
+
+    @model_validator(mode="after")
+    def bounded(self) -> "JobClass":
+        if self.memory is not None and not (self.ps is not None and self.ps.memory_gib):
+            raise ValueError("memory needs ps with memory_gib above 0")
+        if self.memory is not None and self.ps is not None and (self.memory.max_gib or inf) < self.ps.memory_gib:
+            raise ValueError(f"memory.max_gib {self.memory.max_gib:g} is below ps.memory_gib {self.ps.memory_gib:g}")
+        return self
 
     @model_validator(mode="after")
     def length(self) -> "JobClass":

@@ -23,6 +23,7 @@ from elastic_tfjob.simulation.engine import SimulationInput
 from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError, made_elastic, read_csv
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
+from elastic_tfjob.simulation.memory import PsMemory
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, beside_alone, run_all, uniform_cluster
@@ -360,7 +361,7 @@ def simulate(
             jobs = generate(scenario, seed + k) if scenario else trace
             jobs = beside.mark(jobs, seed + k) if beside else jobs
             for job in jobs:
-                model.true_speed(job)  # raises an error before the first run if the model cannot run the job
+                PsMemory.of(job, model.true_speed(job))  # raises an error before the first run: the model lacks a speed
             inputs = SimulationInput(
                 jobs,
                 cluster,
@@ -450,10 +451,11 @@ def _report(specs: Sequence[RunSpec], outcomes: Sequence[RunResult], summaries: 
     print_runs(summaries, seeds)
     print_teams(summaries, seeds)
     for summary in summaries:
-        if not summary.partial and summary.finished < summary.jobs:
-            click.echo(
-                f"{summary.profile}: {summary.jobs - summary.finished} job(s) never fitted into this cluster", err=True
-            )
+        failed = summary.memory_failed or 0
+        left = summary.jobs - summary.finished - failed
+        for n, what in ((left, "never fitted into this cluster"), (failed, "failed after kills for memory")):
+            if n and not summary.partial:
+                click.echo(f"{summary.profile}: {n} job(s) {what}", err=True)
     for name in _lent_in_vain(specs, outcomes):
         model = specs[0].inputs.speed_model.name
         click.echo(

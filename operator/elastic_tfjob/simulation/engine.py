@@ -27,6 +27,7 @@ from elastic_tfjob.simulation.event_queue import (
     DEMAND,
     FINISH,
     JUMP,
+    MEMORY,
     NODES,
     NOTICE,
     READY,
@@ -37,6 +38,7 @@ from elastic_tfjob.simulation.event_queue import (
 )
 from elastic_tfjob.simulation.live_job import NO_COSTS, NO_NOISE, Costs, LiveJob, Noise
 from elastic_tfjob.simulation.live_jobs import LiveJobs
+from elastic_tfjob.simulation.memory import OPERATORS, LimitRules, leaving, on_real_nodes, stays_taken
 from elastic_tfjob.simulation.notices import Notices
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.scenario import DAY_S, INFERENCE, Demand, InferencePool
@@ -102,7 +104,7 @@ class SimulationInput:
     `speed_model`: the true speeds. `costs`: the pauses of starts, rescales and moves. `inference`: the pool that lends
     nodes, if there is one. `seed`: for the noise, the demand of the pool, the autoscaler and the profile's own draws.
     `autoscaling`: the autoscaler, if there is one. `teams`: the terms by which the result says what each team got;
-    None: it does not."""
+    None: it does not. `limits`: how limits follow the memory that jobs use."""
 
     jobs: Sequence[WorkloadJob]
     nodes: Sequence[Node]
@@ -114,6 +116,7 @@ class SimulationInput:
     seed: int = 0
     autoscaling: Autoscaling | None = None
     teams: TeamRules | None = None
+    limits: LimitRules = OPERATORS
 
 
 class Simulation:
@@ -160,6 +163,7 @@ class Simulation:
             profile,
             costs=inputs.costs,
             noise=inputs.noise,
+            limits=inputs.limits,
             seed=seed,
             history=history,
             queue=self._queue,
@@ -242,6 +246,16 @@ class Simulation:
                 elif kind == READY:
                     if key in live and (boot := live[key].boot) is not None and boot.version == version:
                         changed.append(jobs.ready(live[key], boot, now))
+                elif kind == MEMORY:
+                    if key in live and live[key].version == version:
+                        on = nodes_of(live[key].placement)
+                        if (seen := jobs.memory(live[key], k, self.snapshot, now)) is not None:
+                            changed.append(seen)
+                        else:  # the job has failed
+                            touched |= on
+                            changed = [job for job in changed if job.spec.key != key]
+                            removed.append(key)
+                            self._done += 1
                 elif kind == JUMP:
                     if key in live and live[key].version == version:
                         round_due = round_due or on_change
@@ -392,12 +406,10 @@ class Simulation:
         self._last_round = now
         if self._scaling is not None:
             self.snapshot = self._scaling.begin(self.snapshot, now)
-        plan = schedule(self.snapshot, self.profile)
+        plan = self._planned(now)
         self.outcome.rounds += 1
         if self._scaling is not None and self._scaling.decided(plan, now):
             self._queue.round_now(now)
-        if self.check is not None:
-            self.check(plan)
         nodes, pools = self._lend(plan, now) if plan.loans else (None, self.snapshot.pools)
         if nodes is not None or pools is not self._pools:
             self._pools = pools
@@ -430,6 +442,27 @@ class Simulation:
             teams.reclaimed(plan, {key: live[key].record.lost_s - before for key, before in lost.items()})
             teams.look(self.snapshot)
         self._utilisation.sample(len(live), now)
+
+    def _planned(self, now: float) -> Plan:
+        """The plan. It takes replicas off nodes without the memory that they ask for, as off lost nodes. What they hold
+        there stays taken."""
+        before, outgrown = self.snapshot, self._live.outgrown()
+        if outgrown:
+            nodes = dict(before.nodes)
+            for key, (names, in_force) in outgrown.items():
+                taken = (name for name in names if name in nodes)
+                nodes |= {name: stays_taken(nodes[name], before.jobs[key], in_force) for name in taken}
+            marked = [leaving(before.jobs[key], names) for key, (names, _) in outgrown.items()]
+            self.snapshot = before.evolve(now, changed=marked, nodes=nodes, pools=before.pools)
+        plan = schedule(self.snapshot, self.profile)
+        if self.check is not None:
+            self.check(plan)
+        if outgrown:
+            real = [before.jobs[key] for key in outgrown]
+            self.snapshot = self.snapshot.evolve(now, changed=real, nodes=before.nodes, pools=before.pools)
+            changes = {key: on_real_nodes(target) for key, target in plan.changes.items() if key in outgrown}
+            plan = replace(plan, changes={**plan.changes, **changes})
+        return plan
 
     def _lend(self, plan: Plan, now: float) -> tuple[dict[str, Node], dict[str, Pool]]:
         """Carry out the loans. If a return preempts jobs, another round follows at once."""

@@ -17,6 +17,7 @@ __all__ = [
     "DEMAND",
     "FINISH",
     "JUMP",
+    "MEMORY",
     "NODES",
     "NOTICE",
     "READY",
@@ -28,19 +29,21 @@ __all__ = [
 
 FINISH: Final = 0
 READY: Final = 1
-ARRIVE: Final = 2
-JUMP: Final = 3
-COOLED: Final = 4
-NODES: Final = 5
-NOTICE: Final = 6
-DEMAND: Final = 7
-SPEED_CHANGE: Final = 8
-ROUND: Final = 9
-AUTOSCALE: Final = 10
+MEMORY: Final = 2
+ARRIVE: Final = 3
+JUMP: Final = 4
+COOLED: Final = 5
+NODES: Final = 6
+NOTICE: Final = 7
+DEMAND: Final = 8
+SPEED_CHANGE: Final = 9
+ROUND: Final = 10
+AUTOSCALE: Final = 11
 """Kinds of events. Events at the same time are handled in this order."""
 
 Event = tuple[float, int, int, int, str]
-"""Time, kind, index in the list that is known beforehand (jobs or node changes), version of the job, key of the job."""
+"""Time, kind, index in the list that is known beforehand (jobs or node changes) or what happens to memory, version of
+the job, key of the job."""
 
 
 class EventQueue:

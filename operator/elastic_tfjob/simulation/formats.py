@@ -19,7 +19,16 @@ from elastic_tfjob.api.scenario import TEAM_NAME
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, ReplicaGroup, fixed_group
 from elastic_tfjob.simulation.speed_models.ps import MODELS
-from elastic_tfjob.simulation.workload import BadValue, LossCurve, Row, Workload, WorkloadJob, bounds, in_team
+from elastic_tfjob.simulation.workload import (
+    BadValue,
+    LossCurve,
+    MemoryGrowth,
+    Row,
+    Workload,
+    WorkloadJob,
+    bounds,
+    in_team,
+)
 
 __all__ = ["parse_chronus"]
 
@@ -51,6 +60,11 @@ def parse_chronus(row: Row) -> WorkloadJob:
 GIB = 1024**3
 T = TypeVar("T")
 
+MEMORY_COLUMNS = (
+    *("memory_growth_gib_per_h", "memory_jump_s", "memory_jump_gib"),
+    *("ps_memory_used_gib", "ps_max_memory_gib"),
+)
+"""How much memory a parameter server uses, and up to where it may be raised."""
 MOST_ACCELERATORS = 64
 """The largest number of accelerators in ElasticFlow's tables."""
 DL2_SLOT_S = 1200.0
@@ -133,6 +147,34 @@ def parse_jobs(row: Row) -> WorkloadJob:
         loss=loss,
         cpu_demand=row.maybe("cpu_demand", lambda c: row.number(c, above=0), None),
         line=row.line,
+        memory=_memory(row),
+    )
+
+
+def _memory(row: Row) -> MemoryGrowth | None:
+    """What a parameter server uses; None if no column says so."""
+    given = [column for column in MEMORY_COLUMNS if row.has(column)]
+    if not given:
+        return None
+    for needed, why in (("num_ps", "parameter servers"), ("ps_memory_gib", "the memory of each")):
+        if not row.has(needed) or not row.number(needed):
+            raise BadValue(given[0], row.text(given[0]), f"needs {needed} above 0, {why}")
+    asked = row.number("ps_memory_gib")
+    first = row.maybe("ps_memory_used_gib", lambda c: row.number(c, least=0), asked / 2)
+    most = row.maybe("ps_max_memory_gib", row.number, None)
+    if first > asked:
+        raise BadValue("ps_memory_used_gib", f"{first:g}", f"is above ps_memory_gib, {asked:g}")
+    if most is not None and most < asked:
+        raise BadValue("ps_max_memory_gib", f"{most:g}", f"is below ps_memory_gib, {asked:g}")
+    if row.has("memory_jump_s") != row.has("memory_jump_gib"):
+        other = "memory_jump_gib" if row.has("memory_jump_s") else "memory_jump_s"
+        raise BadValue(other, "", "is empty; a jump has both memory_jump_s and memory_jump_gib")
+    return MemoryGrowth(
+        GIB * first,
+        GIB * row.maybe("memory_growth_gib_per_h", lambda c: row.number(c, least=0), 0.0),
+        row.maybe("memory_jump_s", lambda c: row.number(c, least=0), 0.0),
+        GIB * row.maybe("memory_jump_gib", lambda c: row.number(c, above=0), 0.0),
+        None if most is None else round(GIB * most),
     )
 
 
@@ -237,7 +279,7 @@ FORMATS: dict[str, Format] = {
                 *("cpus", "memory_gib", "ps_cpus", "ps_memory_gib", "cpu_demand"),
                 *("num_fixed", "fixed_cpus", "fixed_memory_gib"),
                 *("deadline_s", "estimated_s", "priority", "model|model_name", "batch_size", "steps|num_iteration"),
-                *("loanable", "loss_b0", "loss_b1", "loss_b2", "team"),
+                *("loanable", "loss_b0", "loss_b1", "loss_b2", "team", *MEMORY_COLUMNS),
             ),
             parse_jobs,
         ),

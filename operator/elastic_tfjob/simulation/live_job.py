@@ -20,6 +20,7 @@ from elastic_tfjob.scheduling.snapshot import (
     Placement,
     counts_of,
 )
+from elastic_tfjob.simulation.memory import PsMemory
 from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, Training, cores_held, training
@@ -129,6 +130,8 @@ class LiveJob:
     """Whether the job stands still because one of its nodes is lost."""
     silent: bool = False
     """Whether the job reports nothing about its training."""
+    ps_memory: PsMemory | None = None
+    """None: its use of memory is not simulated."""
 
     @property
     def phase(self) -> Phase:
@@ -181,6 +184,8 @@ class LiveJob:
     def train_until(self, now: float) -> None:
         """Count the steps done between `observed_s` and `now`. A pause that ends after `now` continues."""
         self.steps, self.observed_s = self.steps_at(now), max(self.observed_s, now)
+        if self.ps_memory is not None:
+            self.ps_memory.count(self.record, self.steps, now)
 
     def steps_at(self, now: float) -> float:
         """Steps done by `now`."""
@@ -196,12 +201,13 @@ class LiveJob:
         if self.record.first_step_s is not None and self.record.first_step_s > now:
             self.record.first_step_s = None
 
-    def back_to_checkpoint(self, interval_s: float) -> None:
-        """Lose the steps since the last checkpoint. The job saves one every `interval_s` seconds; 0: nothing is
-        lost."""
+    def back_to_checkpoint(self, interval_s: float, most_s: float = inf) -> None:
+        """Lose the steps since the last checkpoint. The job saves one every `interval_s` seconds (0: nothing is lost),
+        and the last one `most_s` ago at most."""
         if interval_s > 0:
             kept = interval_s * self.steps_per_s
-            self.lose(self.steps % kept if kept > 0 else 0.0)
+            since = self.steps % kept if kept > 0 else 0.0
+            self.lose(since if most_s == inf else min(since, most_s * self.steps_per_s))
 
     def lose(self, steps: float) -> None:
         """Subtract steps that have to be done again, and record the loss."""
@@ -217,6 +223,14 @@ class LiveJob:
         self.record.lost_nodes += 1
         if self.boot is not None:
             self.boot.placement = UNPLACED
+
+    def killed_for_memory(self, checkpoint_interval_s: float, most_s: float, now: float) -> None:
+        """The kernel kills a parameter server, and the program ends with it. At most `most_s` of training are lost."""
+        self._not_before(now)
+        self.back_to_checkpoint(checkpoint_interval_s, most_s)
+        if self.ps_memory is not None:
+            self.ps_memory.counted_steps = self.steps
+        self.record.memory_kills += 1
 
     def workers_from(self, new: Placement, *, saves: bool = False) -> int | None:
         """Where the program stays in a change to `new`, in which only workers join, leave or move: the index from which

@@ -9,10 +9,11 @@ from random import Random
 
 from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.room import more_replicas, nodes_of
-from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, Job, JobSpec, Node, Placement
-from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, READY, EventQueue, on_lost_node
+from elastic_tfjob.scheduling.room import more_replicas, nodes_of, room_index
+from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, Job, JobSpec, Node, Placement, Snapshot
+from elastic_tfjob.simulation.event_queue import COOLED, FINISH, JUMP, MEMORY, READY, EventQueue, on_lost_node
 from elastic_tfjob.simulation.live_job import Costs, LiveJob, Noise
+from elastic_tfjob.simulation.memory import KILL, MOST_KILLS, RAISE, LimitRules, PsMemory, lacking_nodes, with_memory
 from elastic_tfjob.simulation.result import JobRecord, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, NodeSpeeds, used_of_held
@@ -70,7 +71,10 @@ def arrive(
         observed_s=now,
         since_s=now,
         silent=noise.silent > 0 and random.random() < noise.silent,
+        ps_memory=PsMemory.of(work, true_speed) if work.memory is not None else None,
     )
+    if live.ps_memory is not None:
+        live.ps_memory.silent = live.silent
     if hasattr(true_speed, "pace") and isinstance(true_speed, CpuBound):  # hasattr is the faster check
         live.bound = true_speed
     if not oracle and profile.sample_points and spec.elastic:
@@ -96,6 +100,7 @@ class LiveJobs:
         *,
         costs: Costs,
         noise: Noise,
+        limits: LimitRules,
         seed: int,
         history: History,
         queue: EventQueue,
@@ -113,6 +118,7 @@ class LiveJobs:
         self._profile = profile
         self._costs = costs
         self._noise = noise
+        self._limits = limits
         self._seed = seed
         self._random = Random(seed)
         self._queue = queue
@@ -122,6 +128,8 @@ class LiveJobs:
         self._boots = Boots(costs.boot_cpu_s, costs.boot_kept_cpu_s)
         self._lost = 0
         """Number of jobs that stand still because one of their nodes is lost."""
+        self._outgrown: dict[str, tuple[str, ...]] = {}
+        """By job, the nodes without the memory that its parameter servers ask for."""
         self._endless = 0
         """Number of jobs that hold resources and whose end is unknown."""
 
@@ -170,13 +178,17 @@ class LiveJobs:
             self.push_jump(live, now)
         return [live.seen_at(now) for live in present]
 
-    def finish(self, live: LiveJob, now: float) -> None:
-        """A job has done all its steps and leaves the cluster."""
+    def finish(self, live: LiveJob, now: float, *, failed: bool = False) -> None:
+        """A job has done all its steps, or has failed, and leaves the cluster."""
         record = live.record
         self.stays.end(live, now)
         record.executed_s += now - live.since_s
-        record.finish_s, record.steps = now, live.true_speed.total_steps
-        self.history = self.history.learned(live.spec.scope, live.spec.model, live.lesson())
+        record.memory_failed = failed
+        if not failed:
+            record.finish_s, record.steps = now, live.true_speed.total_steps
+            self.history = self.history.learned(live.spec.scope, live.spec.model, live.lesson())
+        if live.ps_memory is not None:
+            live.train_until(now)
         self._release(live, now)
         self._hold(live, UNPLACED, now)
         self._outcome.last_s = now
@@ -212,6 +224,11 @@ class LiveJobs:
         held_before = live.cpu_held
         live.cpu_held = target.cpu
         self._hold(live, new, now)
+        if (memory := live.ps_memory) is not None and old.get(PS) != new.get(PS):
+            if old:
+                memory.next_look_s = now
+            else:
+                memory.starts(now)
         if live.bound is not None:
             if not new or live.lost:
                 live.boot = None
@@ -266,6 +283,59 @@ class LiveJobs:
             self.push_jump(live, now)
             changed.append(live.seen_at(now))
         return changed
+
+    def memory(self, live: LiveJob, event: int, snapshot: Snapshot, now: float) -> Job | None:
+        """What happens to the memory of a job's parameter servers. None: the job fails."""
+        memory = live.ps_memory
+        assert memory is not None
+        limit = memory.limit
+        live.train_until(now)
+        if event == KILL:
+            self.stays.lost(live)
+            most_s = memory.killed(self._limits, live.steps, now)
+            live.killed_for_memory(self._costs.checkpoint_interval_s, most_s, now)
+        elif event == RAISE:
+            memory.forecast_exceeds(self._limits, live.steps, live.steps_per_s, now)
+        live.record.memory_raises += memory.limit > limit
+        if event != RAISE and memory.in_force < memory.limit:
+            self._outgrown[live.spec.key] = memory.look(self._lacking_nodes(live, memory.limit, snapshot), now)
+        live.spec = with_memory(live.spec, memory)
+        if event != KILL:
+            self._plan_memory(live)
+        elif memory.kills > MOST_KILLS:
+            self.finish(live, now, failed=True)
+            return None
+        else:
+            self._restart(live, now)
+        return live.seen_at(now)
+
+    def outgrown(self) -> dict[str, tuple[list[str], int]]:
+        """By job, the nodes that its parameter servers shall leave in this round, and the bytes that each has."""
+        keys, self._outgrown = self._outgrown, {}
+        found = dict[str, tuple[list[str], int]]()
+        for key, names in keys.items():
+            if key in self.by_key and (memory := self.by_key[key].ps_memory) is not None:
+                there = [name for name in names if name in self.by_key[key].placement.get(PS, ())]
+                found |= {key: (there, memory.in_force)} if there else {}
+        return found
+
+    def _lacking_nodes(self, live: LiveJob, limit: int, snapshot: Snapshot) -> list[str]:
+        place = self._profile.place
+        room = snapshot.index(("room", place.rank, place.totals_only), room_index(place.rank, place.totals_only))
+        return lacking_nodes(snapshot.jobs[live.spec.key].spec, limit, live.placement, room)
+
+    def _restart(self, live: LiveJob, now: float) -> None:
+        """All programs of a job start again where its replicas are."""
+        pause = self._costs.restart(live.accelerators)
+        if live.bound is not None:
+            live.boot = self._boots.begin(UNPLACED, live.cpu_held, live.placement, pause, now)
+            live.observed_s = now
+            self._follow_cpu(live, now)
+        else:
+            live.observed_s = now + pause
+            live.trains()
+            self._plan_finish(live)
+        self.push_jump(live, now)
 
     def training_on(self, name: str) -> list[str]:
         """The keys of the jobs that train on this node."""
@@ -388,6 +458,21 @@ class LiveJobs:
         if live.steps_per_s > 0 and live.true_speed.total_steps < inf:
             at = live.observed_s + max(0.0, live.true_speed.total_steps - live.steps) / live.steps_per_s
             self._queue.add(at, FINISH, version=live.version, key=live.spec.key)
+        if live.ps_memory is not None:
+            self._plan_memory(live)
+
+    def _plan_memory(self, live: LiveJob) -> None:
+        memory = live.ps_memory
+        assert memory is not None
+        trains = live.placement if live.boot is None or not live.boot.placement else live.boot.placement
+        if not trains:
+            return
+        memory.replicas = len(trains[PS])
+        done, total = live.steps, live.true_speed.total_steps
+        found = memory.next_event(self._limits, done, live.steps_per_s, live.observed_s, total)
+        if found is not None:
+            at, event = found
+            self._queue.add(at, MEMORY, place=event, version=live.version, key=live.spec.key)
 
     def push_jump(self, live: LiveJob, now: float) -> None:
         """Schedule a round for the next time at which the job's rank in the profile's order jumps, if there is one."""

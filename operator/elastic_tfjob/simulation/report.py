@@ -145,6 +145,8 @@ def table(summaries: Sequence[Summary], names: Sequence[object]) -> str:
         "cost": ["–" if s.cost is None else f"{s.cost:,.2f}" for s in summaries],
         "cost per job": ["–" if s.cost_per_job is None else f"{s.cost_per_job:,.3f}" for s in summaries],
         "steps lost": [seconds(s.lost_steps) for s in summaries],
+        "memory kills": [seconds(s.memory_kills) for s in summaries],
+        "memory raises": [seconds(s.memory_raises) for s in summaries],
     }
     columns = {name: cells for name, cells in columns.items() if set(cells) - {"–"}}
     lines = [

@@ -41,6 +41,14 @@ class JobRecord:
     """When its program began to train."""
     steps: float = 0.0
     """All its steps, once it has finished."""
+    memory_kills: int = 0
+    memory_raises: int = 0
+    """How often the kernel killed its parameter servers, and how often their limit was raised."""
+    memory_failed: bool = False
+    """Whether it failed after such kills."""
+    ps_held_byte_s: float = 0.0
+    ps_used_byte_s: float = 0.0
+    """The memory that its parameter servers asked for, and what they used, times seconds; 0: it was not simulated."""
     forecast: Forecast | None = None
     """The forecast under the plan that started the job first."""
 

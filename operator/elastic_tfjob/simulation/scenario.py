@@ -25,7 +25,7 @@ from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, LoanState, Node, Pool, ReplicaGroup
 from elastic_tfjob.simulation.event_queue import NodeChange, NodeScript
 from elastic_tfjob.simulation.formats import GIB, WorkloadError
-from elastic_tfjob.simulation.workload import LossCurve, WorkloadJob, in_team
+from elastic_tfjob.simulation.workload import LossCurve, MemoryGrowth, WorkloadJob, in_team
 
 __all__ = ["POOLS", "InferenceSide", "read_pool"]
 
@@ -163,6 +163,20 @@ def _job(key: str, at_s: float, kind: JobClass, rng: random.Random) -> WorkloadJ
         cpu_demand=kind.cpu_demand,
         constraints=Constraints(tuple(sorted(kind.node_selector.items()))) if kind.node_selector else ANYWHERE,
         loss=None if kind.loss is None else LossCurve(kind.loss.b0, kind.loss.b1, kind.loss.b2),
+        memory=_memory(kind, rng),
+    )
+
+
+def _memory(kind: JobClass, rng: random.Random) -> MemoryGrowth | None:
+    if (use := kind.memory) is None or kind.ps is None:
+        return None
+    first, jump_s, jump = kind.ps.memory_gib / 2 if use.used_gib is None else use.used_gib, use.jump_s, use.jump_gib
+    return MemoryGrowth(
+        GIB * min(kind.ps.memory_gib, max(0.0, draw(first, rng))),
+        GIB * max(0.0, draw(use.growth_gib_per_h, rng)),
+        0.0 if jump_s is None else max(0.0, draw(jump_s, rng)),
+        0.0 if jump is None else GIB * max(0.0, draw(jump, rng)),
+        None if use.max_gib is None else round(GIB * use.max_gib),
     )
 
 

@@ -22,6 +22,7 @@ from elastic_tfjob.scheduling.profiles import ProfileParameters, all_profiles, i
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Node
 from elastic_tfjob.simulation.formats import FORMATS
+from elastic_tfjob.simulation.memory import memory_numbers
 from elastic_tfjob.simulation.result import JobRecord, NodeLife, RunResult
 from elastic_tfjob.simulation.speed_models.base import SpeedModel, TrueSpeed
 from elastic_tfjob.simulation.speed_models.catalogue import SPEED_MODELS
@@ -67,6 +68,10 @@ class Summary:
     at a time; `failed_orders` are orders without a node in time; `taken_away` are the nodes that the cloud took away,
     `taken_with_pods` those of them with pods. `lost_steps` had to be done again. Utilisation is the share of what these
     nodes had.
+
+    Where the memory of parameter servers grows: `memory_kills` and `memory_raises` count kills by the kernel and raises
+    of limits over all jobs, `memory_failed` the jobs that failed after kills. `memory_held_by_used` is the memory that
+    parameter servers asked for by what they used.
 
     With teams: `teams` has the numbers of each; `jain` is Jain's index of service per weight in hours in which each
     team asked for at least its part of the cluster, mean and least over these hours.
@@ -126,6 +131,10 @@ class Summary:
     failed_orders: int | None = None
     taken_away: int | None = None
     taken_with_pods: int | None = None
+    memory_kills: int | None = None
+    memory_raises: int | None = None
+    memory_failed: int | None = None
+    memory_held_by_used: float | None = None
     teams: tuple[TeamNumbers, ...] = ()
     jain: float | None = None
     least_jain: float | None = None
@@ -187,6 +196,7 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         least_jain=min(fair, default=None),
         **_of_loans(outcome),
         **_of_nodes(outcome, done),
+        **memory_numbers(records),
     )
 
 
@@ -298,6 +308,7 @@ def _share(used: float, all_: float) -> float | None:
 COLUMNS = (
     *("profile", "seed", "job_id", "submit_s", "start_s", "finish_s", "jct_s", "queue_s", "executed_s"),
     *("preemptions", "rescales", "migrations", "deadline_s", "deadline_met", "forecast_s"),
+    *("memory_kills", "memory_raises"),
 )
 
 
@@ -318,6 +329,7 @@ def job_rows(outcome: RunResult) -> Sequence[tuple[object, ...]]:
             ),
             *(r.preemptions, r.rescales, r.migrations, r.deadline_s, None if r.deadline_s is None else met(r)),
             None if (f := forecast_of(r)) is None else f.expected_s,
+            *((r.memory_kills, r.memory_raises) if r.ps_used_byte_s else (None, None)),
         )
         for r in outcome.records
     ]
@@ -362,6 +374,7 @@ def print_runs(summaries: Sequence[Summary], seeds: bool) -> None:
         *("finished", "JCT s", "median s", "p95 s", "p99 s", "queue s", "makespan s", "GPU", "CPU", "CPU used"),
         *("wasted", "in time", "late s", "losers", "worst", "rescales", "preempted", "migrated", "jobs/CPU-s"),
         *("p95 queue s", "first step s", "node-h", "most nodes", "cost", "cost/job", "lost steps", "failed orders"),
+        *("kills", "raises"),
     )
     rows = [(_name(s, seeds), *_numbers(s)) for s in summaries]
     columns = [column for column in zip(("profile", *headings), *rows, strict=True) if set(column[1:]) - {"-"}]
@@ -458,7 +471,7 @@ def _numbers(s: Summary) -> tuple[str, ...]:
         "-" if s.node_hours is None else f"{s.node_hours:,.1f}",
         _seconds(s.most_nodes),
         *("-" if v is None else f"{v:,.2f}" for v in (s.cost, s.cost_per_job)),
-        *(_seconds(v) for v in (s.lost_steps, s.failed_orders)),
+        *(_seconds(v) for v in (s.lost_steps, s.failed_orders, s.memory_kills, s.memory_raises)),
     )
 
 

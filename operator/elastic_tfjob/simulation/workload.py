@@ -30,13 +30,26 @@ class LossCurve:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """How much memory one parameter server uses, in bytes: `first` before the first step, `per_h` more for each hour of
+    training at the declared size, and `jump` more at once after `jump_s` seconds of such training. `most`: up to where
+    its memory may be raised, as by the annotation max-memory; None: it is never raised."""
+
+    first: float
+    per_h: float = 0.0
+    jump_s: float = 0.0
+    jump: float = 0.0
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadJob:
     """One job. `key` may begin with its team and a slash. `duration_s` is the run time in seconds at the declared size,
     `total_steps` the work; a speed model needs one of them.
 
     `estimated_s` is the user's estimate of the duration in seconds, if any. `cpu_demand` is the number of CPUs that one
     replica can use (None: its CPU request). `line` is the line number of the job in its file. `constraints`: the nodes
-    that its replicas may run on.
+    that its replicas may run on. `memory`: what a parameter server uses; None: never more than it requests.
     """
 
     key: str
@@ -54,6 +67,7 @@ class WorkloadJob:
     cpu_demand: float | None = None
     line: int = 0
     constraints: Constraints = ANYWHERE
+    memory: MemoryGrowth | None = None
 
 
 @dataclass(frozen=True, slots=True)

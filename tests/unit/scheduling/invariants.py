@@ -1,10 +1,12 @@
 """What no plan of any profile may break. Functions, so that tests, simulator and fault tests share them."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from elastic_tfjob.scheduling.plan import STOPS, Plan, cause_of
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.room import ANY_NODE, usable_nodes
+from elastic_tfjob.scheduling.snapshot import Cpu, JobSpec, Placement
 
 
 def violations(plan: Plan) -> list[str]:
@@ -41,22 +43,31 @@ def over_capacity(plan: Plan) -> list[str]:
     jobs, nodes = plan.snapshot.jobs, {n.name: n for n in usable_nodes(plan.snapshot.nodes)}
     borrowed = {loan.node for loan in plan.loans if loan.action == "borrow"}
     nodes |= {name: plan.snapshot.nodes[name] for name in borrowed}
-    used: dict[str, Resources] = {}
-    for key, target in plan.targets.items():
-        for type_, names in target.nodes.items():
-            group = jobs[key].spec.group(type_)
-            assert group is not None
-            for name, n in Counter(names).items():
-                used[name] = used.get(name, Resources()).plus(group.request.times(n))
-            for name, cpu in zip(names, target.cpu.get(type_, ()), strict=type_ in target.cpu):
-                used[name] = used[name].plus(Resources(cpu - group.request.cpu_millicores))
+    held = _used({key: (job.spec, job.placement, job.cpu) for key, job in jobs.items()})
+    used = _used({key: (jobs[key].spec, target.nodes, target.cpu) for key, target in plan.targets.items()})
     total = Resources()
     for node in nodes.values():
         total = total.plus(node.free)
     free = {name: node.free for name, node in nodes.items()} | {ANY_NODE: total}
+    # A node may lack room for memory that was raised since: what is there stays.
     return [
-        f"{name}: {want} of {free[name]}" for name, want in used.items() if name in free and not want.within(free[name])
+        f"{name}: {want} of {free[name]}"
+        for name, want in used.items()
+        if name in free and not want.within(Resources(*map(max, free[name], held.get(name, Resources()))))
     ]
+
+
+def _used(placed: Mapping[str, tuple[JobSpec, Placement, Cpu]]) -> dict[str, Resources]:
+    used: dict[str, Resources] = {}
+    for spec, nodes, held_cpu in placed.values():
+        for type_, names in nodes.items():
+            group = spec.group(type_)
+            assert group is not None
+            for name, n in Counter(names).items():
+                used[name] = used.get(name, Resources()).plus(group.request.times(n))
+            for name, cpu in zip(names, held_cpu.get(type_, ()), strict=type_ in held_cpu):
+                used[name] = used[name].plus(Resources(cpu - group.request.cpu_millicores))
+    return used
 
 
 def unusable_nodes(plan: Plan) -> list[str]:

@@ -4,9 +4,10 @@ from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Loan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.snapshot import Node
+from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.snapshot import PS, Job, Node, ReplicaGroup
 
-from .build import job, node, plan, sizes, snapshot, workers
+from .build import GIB, job, node, plan, sizes, snapshot, workers
 
 FIFO = build("fifo", parse_profile("fifo", {}))
 
@@ -73,6 +74,20 @@ def test_an_evolved_snapshot_and_its_parent_can_both_be_decided_on() -> None:
     after = before.evolve(1.0, changed=[job("b", at=0)])
     assert set(schedule(after, FIFO).changes) == {"b"}
     assert schedule(before, FIFO) == first
+
+
+def test_evolve_sees_requests_that_change_in_place() -> None:
+    """Memory is raised where a replica runs: 3 of 4 GiB leave no room for 2."""
+
+    def at(gib: int) -> Job:
+        return job("a", ReplicaGroup(PS, Resources(0, gib * GIB), 1, 1, 1), on={PS: ("n",)})
+
+    waits = job("b", ReplicaGroup(PS, Resources(0, 2 * GIB), 1, 1, 1))
+    before = snapshot([node("n", memory_gib=4)], [at(1)])
+    assert schedule(before, FIFO).changes == {}
+    raised = before.evolve(1.0, changed=[at(3), waits])
+    assert schedule(raised, FIFO).changes == {}
+    assert list(schedule(raised.evolve(2.0, changed=[at(2)]), FIFO).changes) == ["b"]
 
 
 def test_evolve_with_other_nodes_sees_them() -> None:

@@ -226,6 +226,21 @@ def test_jobs_that_never_fit_are_said(trace: Path) -> None:
     assert "fifo-backfill: 1 job(s) never fitted into this cluster" in result.output
 
 
+def test_jobs_that_fail_after_kills_are_said(trace: Path, tmp_path: Path) -> None:
+    columns = "job_id,submit_s,duration_s,num_gpus,num_ps,ps_memory_gib,memory_growth_gib_per_h"
+    trace.write_text(f"{columns}\na,0,7200,1,1,1,1\nb,0,60,1,1,1,1\n")
+    table = tmp_path / "jobs.csv"
+    result = simulate(trace, "--nodes", 1, "--memory-per-node", 8, "--profile", "fixed", "--jobs-csv", table)
+    assert result.exit_code == 0
+    assert "fixed: 1 job(s) failed after kills for memory" in result.output
+    assert "never fitted" not in result.output
+    assert [line.rsplit(",", 2)[1:] for line in table.read_text().splitlines()] == [
+        ["memory_kills", "memory_raises"],
+        ["7", "0"],
+        ["0", "0"],
+    ]
+
+
 def test_list_shows_every_profile_and_parameter() -> None:
     result = CliRunner().invoke(main, ["simulate", "--list"])
     assert result.exit_code == 0
