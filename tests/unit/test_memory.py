@@ -241,6 +241,7 @@ class Job:
         self.full = False
         self.size = SIZE
         self.refused: dict[str, RefusedPod] = {}
+        self.reported_at = build.NOW.timestamp() + 7
 
     def decide(self, later_s: float = 0.0) -> Decision:
         stored = StoredState("Stable", 0, replicas=self.size, memory=self.memory)
@@ -266,7 +267,7 @@ class Job:
             for index in range(count)
         )
         at = build.NOW.timestamp()
-        reports = {"j-ps-0": Report(at=at + 7, received_at_s=at, memory=self.use)}
+        reports = {"j-ps-0": Report(at=self.reported_at, received_at_s=at, memory=self.use)}
         decision = build.decide(job, pods=pods, reports=reports, later_s=later_s, refused_pods=self.refused)
         for state in stored_states(decision):
             self.memory = dict(state.memory)
@@ -486,6 +487,16 @@ def test_a_kill_is_named_once_and_teaches(
     job.killed = "2026-01-02T04:00:00Z"
     assert told(job.decide())["OutOfMemory"].endswith("(2 kills of PS so far)"), "else a repetition that is not written"
     assert job.memory["PS"].kills == 2
+
+
+@pytest.mark.parametrize(("at", "killed_at", "kills"), [(0.0, 2.5e11, 0), (2.5e11, 0.0, 1), (5.0, 9.0, 0)])
+def test_a_pods_clock_may_have_any_time(at: float, killed_at: float, kills: int) -> None:
+    """No kill comes after the report of it: each later one would count as known."""
+    job = Job()
+    job.reported_at, job.use = at, MemoryUse(kills=1, killed_at=killed_at)
+    job.decide()
+    assert job.memory.get("PS", TypeMemory()).kills == kills
+    assert told(job.decide(60)) == {}
 
 
 def test_replicas_that_are_killed_together_are_all_named() -> None:

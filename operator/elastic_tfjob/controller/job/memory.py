@@ -11,6 +11,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from elastic_tfjob.api.annotations import PREFIX
+from elastic_tfjob.api.reading import after
 from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizeMemory
@@ -52,12 +53,12 @@ def follow_memory(ctx: ReconcileContext, state: StoredState, *, numbers_due: boo
     found = dict(state.memory)
     for name in ctx.declared.tf_replica_specs:
         before = state.memory.get(name, UNSEEN)
-        after = _settled(ctx, name, _with_kills(ctx, name, before), state)
-        after = _beside(ctx, name, _raised(ctx, name, after, more_kills=after.kills > before.kills), state)
-        if numbers_due or after != before:
-            after = _with_use(after, _uses(ctx, name))
-        if after != before:
-            found[name] = after
+        known = _settled(ctx, name, _with_kills(ctx, name, before), state)
+        known = _beside(ctx, name, _raised(ctx, name, known, more_kills=known.kills > before.kills), state)
+        if numbers_due or known != before:
+            known = _with_use(known, _uses(ctx, name))
+        if known != before:
+            found[name] = known
     return replace(state, memory=found) if found != state.memory else state
 
 
@@ -121,20 +122,20 @@ def killed_since(ctx: ReconcileContext, since: datetime) -> list[str]:
 
 def _with_kills(ctx: ReconcileContext, name: str, before: TypeMemory) -> TypeMemory:
     """Reports the kills since the last known one."""
-    after, there = before, {str(pod.index) for pod in ctx.of_type(name)}
+    known, there = before, {str(pod.index) for pod in ctx.of_type(name)}
     for kill in sorted(_kills(ctx, name), key=lambda each: each.at):
         index = str(kill.pod.index)
-        last = moment_of(after.killed.get(index))
+        last = moment_of(known.killed.get(index))
         if last is not None and kill.at <= last + _SAME_KILL:
             continue
-        killed = {each: at for each, at in after.killed.items() if each in there}
-        after = replace(after, kills=after.kills + 1, killed={**killed, index: format_time(kill.at)})
+        killed = {each: at for each, at in known.killed.items() if each in there}
+        known = replace(known, kills=known.kills + 1, killed={**killed, index: format_time(kill.at)})
         said = f"{kill.what} {_outlook(ctx, name, kill.pod)}"
         # With their number, since repetitions of an event are not written for a while.
-        said += f" ({after.kills} kills of {name} so far)" if after.kills > 1 else ""
+        said += f" ({known.kills} kills of {name} so far)" if known.kills > 1 else ""
         ctx.event("Warning", "OutOfMemory", said)
         ctx.count("memory_kills", label=name)
-    return after
+    return known
 
 
 def _kills(ctx: ReconcileContext, name: str) -> Iterator[_Kill]:
@@ -143,9 +144,10 @@ def _kills(ctx: ReconcileContext, name: str) -> Iterator[_Kill]:
         at = moment_of(pod.last_end.killed_at) if pod.last_end is not None else None
         if at is not None:
             yield _Kill(at, pod, f"{pod.name} was killed for memory at its limit of {_limit(pod)}.")
-        if report is not None and report.memory.killed_at is not None:
-            ago_s = report.at - report.memory.killed_at  # on the pod's clock
-            at = datetime.fromtimestamp(report.received_at_s - ago_s, ctx.now.tzinfo)
+        # A pod's clock may have any time; no kill comes after the report of it.
+        killed_at = report.memory.killed_at if report is not None else None
+        if report is not None and killed_at is not None and killed_at <= report.at:
+            at = after(datetime.fromtimestamp(report.received_at_s, ctx.now.tzinfo), killed_at - report.at)
             what = f"A process in {pod.name} was killed for memory at the pod's limit of {_limit(pod)}."
             yield _Kill(at, pod, what)
 
