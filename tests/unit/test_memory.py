@@ -242,11 +242,13 @@ class Job:
         self.size = SIZE
         self.refused: dict[str, RefusedPod] = {}
         self.reported_at = build.NOW.timestamp() + 7
+        self.policy: list[Any] = []
 
     def decide(self, later_s: float = 0.0) -> Decision:
         stored = StoredState("Stable", 0, replicas=self.size, memory=self.memory)
+        container = {**template(limit=self.limit), "resizePolicy": self.policy}
         job = build.job(
-            {name: build.replicas(n, containers=[template(limit=self.limit)]) for name, n in self.size.items()},
+            {name: build.replicas(n, containers=[container]) for name, n in self.size.items()},
             annotations={**self.annotations, f"{PREFIX}state": stored.to_json()},
         )
         job = replace(job, queue=self.queue)
@@ -392,6 +394,17 @@ def test_a_save_is_asked_for_by_the_chiefs_command() -> None:
     assert text != cluster.pods["j-chief-0"].command
 
 
+def test_memory_that_only_a_restart_would_change_is_left() -> None:
+    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    job = Job("4Gi")
+    job.policy = policy
+    growing(job)
+    first = job.decide()
+    assert (job.raised, resizes(first), resizes(job.decide())) == (None, {}, {})
+    assert "2 PS are requested" in told(first)["MemoryShort"]
+    assert any("each raise would end its programs" in each.message for each in first.events if "max" in each.message)
+
+
 # -- a second program beside the first ---------------------------------------------------------------------------------
 
 
@@ -422,6 +435,32 @@ def test_memory_for_a_second_program_is_lent_for_the_change() -> None:
     assert cluster.state.history[-1].mode == "overlap"
     assert limits(cluster) == {1024}
     assert cluster.state.memory["PS"].beside is None
+
+
+def test_memory_for_a_second_program_is_kept_until_each_type_has_it() -> None:
+    cluster = two_programs()
+    cluster.refused = {(cluster.pods["j-worker-0"].uid, "memory"): NOW + timedelta(hours=1)}
+    cluster.target(1, Chief=1, PS=1, Worker=3)
+    servers = []
+    for _ in range(12):
+        cluster.reconcile()
+        cluster.now += timedelta(seconds=1)
+        servers.append(cluster.pods["j-ps-0"].memory.limit // MIB)
+    assert servers == [1024] + 11 * [1808]
+    cluster.refused = {}
+    cluster.run()
+    assert cluster.state.history[-1].mode == "overlap"
+    assert limits(cluster) == {1024}
+
+
+def test_memory_for_a_second_program_is_asked_for_once() -> None:
+    cluster = two_programs("2Gi")
+    cluster.target(1, Worker=3)
+    cluster.refused = {(pod.uid, "memory"): NOW + timedelta(hours=1) for pod in cluster.pods.values()}
+    for _ in range(19):
+        cluster.reconcile()
+        cluster.now += timedelta(seconds=1)
+    assert cluster.state.phase == "Recreating"
 
 
 @pytest.mark.parametrize(("servers", "mode"), [(True, "recreate"), (False, "spare")])

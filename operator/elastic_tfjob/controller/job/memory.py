@@ -15,9 +15,8 @@ from elastic_tfjob.api.reading import after
 from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizeMemory
-from elastic_tfjob.controller.model.memory import UNSEEN, TypeMemory, memory_of, raised_to, without_effect
+from elastic_tfjob.controller.model.memory import UNSEEN, TypeMemory, memory_of, raised_to, why_not_resized, without_effect
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.controller.model.quantities import has_pod_level_resources
 from elastic_tfjob.controller.model.reports import MemoryUse
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
@@ -75,7 +74,7 @@ def resize_memory(ctx: ReconcileContext) -> None:
     for name, replica in ctx.declared.tf_replica_specs.items():
         spec = replica.template.get("spec") or {}
         known = ctx.state.memory.get(name) if ctx.state is not None else None
-        if known is None or has_pod_level_resources(spec):
+        if known is None or why_not_resized(spec):
             continue
         wanted = memory_of(spec)
         most = raised_to(wanted, known.beside or 0)
@@ -102,10 +101,9 @@ def request_memory_beside(ctx: ReconcileContext, needed: Mapping[str, int]) -> s
     """Requests that each replica of these types has so many bytes, while a second program starts beside its own.
     Returns what is waited for; empty if that much is not allowed, or does not come in time."""
     for name, wanted in needed.items():
-        known, most = ctx.current.memory.get(name, UNSEEN), ctx.elasticity.most_memory(name)
-        since = moment_of(known.beside_at)
-        late = since is not None and ctx.now - since > timedelta(seconds=_BESIDE_S)
-        if most is None or wanted > most or ctx.job.queue or late:
+        since = moment_of(ctx.current.memory.get(name, UNSEEN).beside_at)
+        late = since is not None and not 0 <= (ctx.now - since).total_seconds() <= _BESIDE_S
+        if wanted > _most(ctx, name, 0) or late:
             return ""
     ctx.beside = needed
     ctx.look_again(1.0)
@@ -171,8 +169,8 @@ def _most(ctx: ReconcileContext, name: str, limit: int) -> int:
     """The bytes that the operator may give each replica of a type that has `limit` now."""
     most = ctx.elasticity.most_memory(name)
     spec = ctx.declared.tf_replica_specs[name].template.get("spec") or {}
-    # Kueue does not know of resizes, and has admitted no more. Kubernetes resizes no pods with pod-level resources.
-    return limit if most is None or ctx.job.queue or has_pod_level_resources(spec) else most
+    # Kueue does not know of resizes, and has admitted no more.
+    return limit if most is None or ctx.job.queue or why_not_resized(spec) else most
 
 
 def _settled(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredState) -> TypeMemory:
@@ -243,8 +241,8 @@ def _why_short(ctx: ReconcileContext, name: str, limit: int) -> str:
     """Why no more memory is given, and what the user can do."""
     if ctx.job.queue:
         return f"Kueue's queue {ctx.job.queue} has admitted {bytes_in_words(limit)}: raise it in the template"
-    if has_pod_level_resources(ctx.declared.tf_replica_specs[name].template.get("spec") or {}):
-        return "Its template has resources of the whole pod, which Kubernetes does not change: raise them there"
+    if why := why_not_resized(ctx.declared.tf_replica_specs[name].template.get("spec") or {}):
+        return f"Its template {why}: raise its memory there"
     if (ctx.elasticity.most_memory(name) or 0) > limit:
         return f"More than {bytes_in_words(limit)} could not be had: see the events"
     return f"{PREFIX}max-memory allows no more than {bytes_in_words(limit)}: raise it, or allow more PS (max-ps)"
@@ -258,7 +256,8 @@ def _beside(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredSt
     if (wanted := ctx.beside.get(name)) is not None:
         beside = max(wanted, known.beside or 0) if known.beside_at else wanted
         return replace(known, beside=beside, beside_at=known.beside_at or ctx.now_text)
-    if known.beside is None or (state.next is not None and state.next.mode == "overlap"):
+    # Another type may still wait for its memory, or the API server be asked about the size (ctx.tries).
+    if known.beside is None or ctx.beside or ctx.tries or (state.next is not None and state.next.mode == "overlap"):
         return known
     most = raised_to(memory_of(ctx.declared.tf_replica_specs[name].template.get("spec") or {}), known.beside)
     holds = any(pod.memory == most and (pod.uid, "less-memory") not in ctx.refused for pod in ctx.of_type(name))

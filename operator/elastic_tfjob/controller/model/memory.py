@@ -32,6 +32,7 @@ __all__ = [
     "read_memory",
     "resources_with",
     "save_requested",
+    "why_not_resized",
     "with_memory",
     "without_effect",
     "written_memory",
@@ -95,8 +96,8 @@ def without_effect(elasticity: Elasticity, spec: TFJobSpec) -> list[str]:
     for name in asked:
         pod = spec.tf_replica_specs[name].template.get("spec") or {}
         bound, most = memory_of(pod).bound, elasticity.most_memory(name) or 0
-        if has_pod_level_resources(pod):
-            idle.append(f"{PREFIX}max-memory: {name} has resources of the whole pod, which Kubernetes does not change")
+        if why := why_not_resized(pod):
+            idle.append(f"{PREFIX}max-memory: {name} {why}")
         elif not bound:
             idle.append(f"{PREFIX}max-memory: {name} has no memory limit or request in its template to be raised")
         elif most <= bound:
@@ -151,6 +152,21 @@ def memory_of(pod_spec: Raw, trains: str = CONTAINER) -> MemoryAsked:
             request = (resources.get("requests") or {}).get("memory", limit)
             return MemoryAsked(whole(request), whole(limit))
     return NO_MEMORY
+
+
+def why_not_resized(pod_spec: Raw) -> str:
+    """Returns what a template has by which memory cannot be changed while its programs run, as a text; else empty."""
+    if has_pod_level_resources(pod_spec):
+        return "has resources of the whole pod, which Kubernetes does not change"
+    policies = (
+        each
+        for container in pod_spec.get("containers") or ()
+        if container.get("name") == CONTAINER
+        for each in container.get("resizePolicy") or ()
+    )
+    if {"resourceName": "memory", "restartPolicy": "RestartContainer"} in policies:
+        return "has the resizePolicy RestartContainer for memory, by which each raise would end its programs"
+    return ""
 
 
 def raised_to(asked: MemoryAsked, raised: int) -> MemoryAsked:
