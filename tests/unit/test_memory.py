@@ -13,6 +13,7 @@ from elastic_tfjob.api.annotations import PREFIX, Elasticity
 from elastic_tfjob.controller.job.decision import Decision, RefusedPod, ResizeMemory, SaveState
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.memory import MemoryAsked, TypeMemory
+from elastic_tfjob.controller.model.pod import LastEnd
 from elastic_tfjob.controller.model.reports import MemoryUse, Report
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import format_time
@@ -243,6 +244,7 @@ class Job:
         self.refused: dict[str, RefusedPod] = {}
         self.reported_at = build.NOW.timestamp() + 7
         self.policy: list[Any] = []
+        self.there = True
 
     def decide(self, later_s: float = 0.0) -> Decision:
         stored = StoredState("Stable", 0, replicas=self.size, memory=self.memory)
@@ -267,6 +269,7 @@ class Job:
             build.pod(name, index, spec=spec, status=ended if name == "PS" else {})
             for name, count in self.size.items()
             for index in range(count)
+            if self.there
         )
         at = build.NOW.timestamp()
         reports = {"j-ps-0": Report(at=self.reported_at, received_at_s=at, memory=self.use)}
@@ -356,6 +359,19 @@ def test_memory_that_no_node_or_quota_has_is_given_up_and_tried_again(why: str) 
     job.pod_limit = "1344Mi"
     job.decide(510)
     assert (job.raised, job.memory["PS"].before, job.memory["PS"].raised_at) == (1344 * MIB, None, "")
+
+
+def test_a_raise_is_judged_by_pods() -> None:
+    """A job that was stopped meanwhile has none; those that come have it from their template."""
+    job = Job("ps=4Gi")
+    growing(job)
+    job.decide()
+    job.there = False
+    assert "MemoryShort" not in told(job.decide(600))
+    job.there, job.pod_limit = True, "1344Mi"
+    job.use = MemoryUse()
+    job.decide(700)
+    assert (job.raised, job.memory["PS"].before) == (1344 * MIB, None)
 
 
 def test_where_memory_cannot_be_raised_one_more_server_is_requested_and_the_chief_saves() -> None:
@@ -487,6 +503,26 @@ def test_a_kill_while_a_second_program_starts_rules_this_mode_out() -> None:
     deaths = cluster.state.deaths
     assert deaths is not None
     assert deaths.too_many("overlap")
+
+
+def test_an_added_replica_that_is_killed_says_nothing_of_a_second_program() -> None:
+    cluster = started()
+    cluster.target(1, Chief=1, PS=1, Worker=3)
+    for _ in range(2):
+        cluster.reconcile()
+    cluster.now += timedelta(seconds=1)
+    end = LastEnd(1, 137, killed_at=format_time(cluster.now))
+    cluster.pods["j-worker-2"] = replace(cluster.pods["j-worker-2"], last_end=end)
+    cluster.reconcile()
+    assert cluster.state.phase == "Preparing"
+    assert cluster.state.memory["Worker"].kills == 1
+
+
+def test_beyond_a_request_alone_nothing_is_killed() -> None:
+    job = Job("1Gi", limit=None)
+    job.use = MemoryUse(highest_bytes=2 * GIB, growth_bytes_per_s=0.0)
+    assert told(job.decide()) == {}
+    assert job.memory.get("PS", TypeMemory()).saved_at == ""
 
 
 def test_without_a_limit_the_request_follows_the_use() -> None:

@@ -50,8 +50,8 @@ class ReconcileContext:
 
     def __init__(self, observed: Observed, spec: TFJobSpec, settings: ReconcileSettings) -> None:
         self.job = observed.job
-        # `declared` is the user's spec, with raised memory; `spec` has the replica counts that the job runs with.
-        self.declared = self.spec = spec
+        # `written` is the user's spec; `declared` has raised memory, and `spec` the replica counts that the job runs with.
+        self.written = self.declared = self.spec = spec
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
         self.reports = observed.reports

@@ -15,6 +15,7 @@ from elastic_tfjob.api.reading import after
 from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizeMemory
+from elastic_tfjob.controller.job.pods import roles_of
 from elastic_tfjob.controller.model.memory import UNSEEN, TypeMemory, memory_of, raised_to, why_not_resized, without_effect
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import MemoryUse
@@ -47,7 +48,7 @@ class _Kill(NamedTuple):
 def follow_memory(ctx: ReconcileContext, state: StoredState, *, numbers_due: bool) -> StoredState:
     """Returns the state with the kills that are new, the memory that these and the forecasts call for and, if
     `numbers_due` or one of these changes, the present use."""
-    for problem in without_effect(ctx.elasticity, ctx.job.spec()) if ctx.elasticity.max_memory else ():
+    for problem in without_effect(ctx.elasticity, ctx.written) if ctx.elasticity.max_memory else ():
         ctx.event("Warning", "InvalidAnnotation", problem)
     found = dict(state.memory)
     for name in ctx.declared.tf_replica_specs:
@@ -84,13 +85,10 @@ def resize_memory(ctx: ReconcileContext) -> None:
             report = ctx.reports.get(pod.name)
             used = report.memory.used_bytes if report is not None else None
             to = most if known.beside_at else wanted
-            change: Change = "memory"
-            if known.beside and not known.beside_at and pod.memory == most:
-                change = "less-memory"
-            may = to.bound > pod.memory.bound
-            if pod.no_memory_at:  # what it asks for was given up
-                may = to.bound < pod.memory.bound
-            elif change == "less-memory":
+            change: Change = "less-memory" if to.bound < pod.memory.bound else "memory"
+            # A pending raise that was given up is taken back.
+            may = to.bound < pod.memory.bound if pod.no_memory_at else to.bound > pod.memory.bound
+            if not may and change == "less-memory" and known.beside and pod.memory == most:
                 # The kubelet refuses less than is used, and the kernel would kill.
                 may = _SPARE * (used or inf) <= to.bound
             if may and to != pod.memory and (pod.uid, change) not in ctx.refused:
@@ -111,8 +109,10 @@ def request_memory_beside(ctx: ReconcileContext, needed: Mapping[str, int]) -> s
 
 
 def killed_since(ctx: ReconcileContext, since: datetime) -> list[str]:
-    """Returns the names of pods that were killed for memory since then, or had a process killed."""
-    return [kill.pod.name for name in ctx.declared.tf_replica_specs for kill in _kills(ctx, name) if kill.at >= since]
+    """Returns the names of the present size's pods that were killed for memory since then, or had a process killed."""
+    found = ((name, kill) for name in ctx.declared.tf_replica_specs for kill in _kills(ctx, name) if kill.at >= since)
+    present = set(roles_of(ctx.current))
+    return [kill.pod.name for name, kill in found if (name, kill.pod.index) in present]
 
 
 # -- Kills -------------------------------------------------------------------------------------------------------------
@@ -179,25 +179,28 @@ def _settled(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredS
     if known.before is None or since is None:
         return known
     pods = [pod for pod in ctx.of_type(name) if pod.phase == "Running" and not pod.terminating]
-    refused = [each for each in ctx.refused_pods if each.startswith(f"{ctx.job.name}-{name.lower()}-")]
+    refused = any(each.startswith(f"{ctx.job.name}-{name.lower()}-") for each in ctx.refused_pods)
     full = any(pod.no_memory_at for pod in pods)
-    if pods and not refused and not full and all(pod.memory.bound >= (known.raised or 0) for pod in pods):
-        return replace(known, before=None, raised_at="")
+    if not refused and not full and all(pod.memory.bound >= (known.raised or 0) for pod in pods):
+        # Without pods, as in a stopped job, nothing is known; those that come have it from their template.
+        return replace(known, before=None, raised_at="") if pods else known
     if state.phase != "Stable" or ctx.now - since < timedelta(seconds=_IN_FORCE_S):
         ctx.look_again(_IN_FORCE_S)
         return known
     why = "no node has room for more" if full else "the API server refuses more (events FailedCreatePod, ResizeRefused)"
     message = f"{name} keeps {bytes_in_words(known.before)} for each replica: {why}"
     ctx.event("Warning", "MemoryShort", message)
-    template = memory_of(ctx.job.spec().tf_replica_specs[name].template.get("spec") or {}).bound
+    template = memory_of(ctx.written.tf_replica_specs[name].template.get("spec") or {}).bound
     back = known.before if known.before > template else None
     return replace(known, raised=back, before=None, raised_at=ctx.now_text)
 
 
 def _raised(ctx: ReconcileContext, name: str, known: TypeMemory, *, more_kills: bool) -> TypeMemory:
     """The memory of a type after its kills and by its forecast."""
-    limit = memory_of(ctx.declared.tf_replica_specs[name].template.get("spec") or {}).bound
-    if ctx.elasticity.most_memory(name) is None or not limit:
+    if ctx.elasticity.most_memory(name) is None:
+        return known
+    asked = memory_of(ctx.declared.tf_replica_specs[name].template.get("spec") or {})
+    if not (limit := asked.bound):
         return known
     most, rule, uses = _most(ctx, name, limit), ctx.settings.memory, _uses(ctx, name)
     use = max(uses, key=lambda each: forecast(rule, each), default=MemoryUse())
@@ -218,7 +221,8 @@ def _raised(ctx: ReconcileContext, name: str, known: TypeMemory, *, more_kills: 
         ctx.count("memory_raises", label=name)
         before = known.before if known.before is not None else limit
         return replace(known, raised=wanted, before=before, raised_at=ctx.now_text)
-    return _prepared_for_kill(ctx, name, known, uses) if short(rule, limit, use) else known
+    # Beyond its request alone, nothing kills a replica.
+    return _prepared_for_kill(ctx, name, known, uses) if asked.limit and short(rule, limit, use) else known
 
 
 def _prepared_for_kill(ctx: ReconcileContext, name: str, known: TypeMemory, uses: list[MemoryUse]) -> TypeMemory:
