@@ -329,6 +329,12 @@ def test_memory_that_cannot_be_raised_is_told(most: str, queue: str, why: str) -
     assert job.raised is None
 
 
+def test_a_queue_gets_what_kueue_has_admitted_whatever_is_stored() -> None:
+    job = Job("4Gi", queue="team")
+    job.memory = {"PS": TypeMemory(raised=3 * GIB)}
+    assert resizes(job.decide()) == {}
+
+
 def growing(job: Job) -> None:
     job.use = MemoryUse(highest_bytes=1000 * MIB, growth_bytes_per_s=1.0 * MIB)
 
@@ -582,6 +588,12 @@ def test_replicas_that_are_killed_together_are_all_named() -> None:
     assert [message.split()[0] for message in named] == ["j-ps-0", "j-ps-1"]
     assert (job.memory["PS"].kills, job.raised) == (2, 1536 * MIB)
     assert told(job.decide()) == {}
+    job.size = {**SIZE, "PS": 3}
+    job.decide()
+    assert (job.memory["PS"].kills, job.raised) == (3, 1536 * MIB), "it had the former limit, too"
+    job.killed = "2026-01-02T03:05:02Z"
+    job.decide()
+    assert job.raised == 2304 * MIB
 
 
 def test_another_process_that_was_killed_long_ago_is_no_kill_of_the_container() -> None:
@@ -618,8 +630,9 @@ def test_a_replica_leaves_a_node_that_has_no_memory_for_it() -> None:
         job = build.job(templates, annotations={**ELASTIC, f"{PREFIX}state": stored.to_json()})
         pods = []
         for name in SIZE:
-            amount = (asked if name == "PS" else GIB) + 64 * MIB  # with that of the containers that are added
-            spec = {"nodeName": "a", "containers": [template(*2 * [str(amount)])]}
+            amount = str(asked if name == "PS" else GIB)
+            added = {**template("64Mi", "64Mi"), "name": "added"}
+            spec = {"nodeName": "a", "containers": [template(amount, amount), added]}
             pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred"}
             given = {"name": "tensorflow", "resources": {"requests": {"memory": "1Gi"}}}
             status = {

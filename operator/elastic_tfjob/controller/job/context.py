@@ -50,7 +50,7 @@ class ReconcileContext:
 
     def __init__(self, observed: Observed, spec: TFJobSpec, settings: ReconcileSettings) -> None:
         self.job = observed.job
-        # `written` is the user's spec; `declared` has raised memory, and `spec` the replica counts that the job runs with.
+        # `written` is the spec of the user, `declared` has raised memory, and `spec` the replica counts of the run.
         self.written = self.declared = self.spec = spec
         self.settings = settings
         self.elasticity = Elasticity.parse(observed.job.annotations, spec, observed.job.name)
@@ -99,7 +99,7 @@ class ReconcileContext:
         # The state has a word of a newer operator. Any action might be wrong, so none is taken.
         self.unreadable = False
         self.stored = self.own(StoredState.of)
-        if self.stored is not None:
+        if self.stored is not None and not observed.job.queue:  # Kueue has admitted what the user's spec has
             self.declared = self.spec = with_memory(spec, raised_memory(self.stored.memory))
         # The bytes that each replica of a type needs while a second program starts beside its own.
         self.beside: Mapping[str, int] = {}

@@ -16,7 +16,14 @@ from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizeMemory
 from elastic_tfjob.controller.job.pods import roles_of
-from elastic_tfjob.controller.model.memory import UNSEEN, TypeMemory, memory_of, raised_to, why_not_resized, without_effect
+from elastic_tfjob.controller.model.memory import (
+    UNSEEN,
+    TypeMemory,
+    memory_of,
+    raised_to,
+    why_not_resized,
+    without_effect,
+)
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import MemoryUse
 from elastic_tfjob.controller.model.state import StoredState
@@ -54,7 +61,7 @@ def follow_memory(ctx: ReconcileContext, state: StoredState, *, numbers_due: boo
     for name in ctx.declared.tf_replica_specs:
         before = state.memory.get(name, UNSEEN)
         known = _settled(ctx, name, _with_kills(ctx, name, before), state)
-        known = _beside(ctx, name, _raised(ctx, name, known, more_kills=known.kills > before.kills), state)
+        known = _beside(ctx, name, _raised(ctx, name, known, more_kills=_again(before, known)), state)
         if numbers_due or known != before:
             known = _with_use(known, _uses(ctx, name))
         if known != before:
@@ -134,6 +141,12 @@ def _with_kills(ctx: ReconcileContext, name: str, before: TypeMemory) -> TypeMem
         ctx.event("Warning", "OutOfMemory", said)
         ctx.count("memory_kills", label=name)
     return known
+
+
+def _again(before: TypeMemory, known: TypeMemory) -> bool:
+    """Whether there are kills since `before`, and not only of replicas that shared their limit with one killed then."""
+    at, last = (max(filter(None, map(moment_of, each.killed.values())), default=None) for each in (known, before))
+    return known.kills > before.kills and (at is None or last is None or at > last + _SAME_KILL)
 
 
 def _kills(ctx: ReconcileContext, name: str) -> Iterator[_Kill]:

@@ -415,9 +415,9 @@ class Reports:
         else:
             # Pods of one namespace that are polled per interval, however many it has.
             share = fair_share(self._counts.values(), limits.max_requests_per_s * limits.interval_s)
-            base_s = limits.interval_s * max(1.0, self._counts[key[0]] / share)
-            if source.report is not None and source.report.memory.changes_fast:
-                base_s = min(base_s, max(_FAST_S, base_s / 5))
+            fast = source.report is not None and source.report.memory.changes_fast
+            least_s = min(limits.interval_s, max(_FAST_S, limits.interval_s / 5)) if fast else limits.interval_s
+            base_s = max(least_s, limits.interval_s * self._counts[key[0]] / share)
         if not followed:
             longest_s = max(_MAX_BACKOFF_S, base_s)
         elif source.silent and source.report is None:

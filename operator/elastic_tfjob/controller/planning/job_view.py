@@ -179,7 +179,7 @@ def view_of(
     except UnknownWord:  # the reconcile loop skips and reports this job: no target may be written for it
         return JobView(job, other_usage=everything)
     injection = state.injection if state is not None else None
-    memory = raised_memory(state.memory) if state is not None else {}
+    memory = raised_memory(state.memory) if state is not None and not job.queue else {}
     if (injection, memory) != (request.injection, request.memory):
         request = job_request(job, None, injection, configured, admitted, memory=memory)
     ours = spec.managed_here() and not job.status().finished

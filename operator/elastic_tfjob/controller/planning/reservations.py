@@ -141,7 +141,8 @@ def reservations_of(
             )
             why = None if on_its_way or pod is not None else rejected_nodes.get((name.lower(), node))
             seat = _seat(pod, node, nodes, stays=stays, on_its_way=on_its_way, why=why)
-            if pod is not None and request.stoppable and not (on_its_way or pod.terminating) and _outgrown(pod, now_s):
+            may_leave = pod is not None and request.stoppable and not (on_its_way or pod.terminating)
+            if pod is not None and may_leave and _outgrown(pod, request.memory.get(name, 0), now_s):
                 seat = _Seat(f"{pod.node}{core.OUTGROWN}")
             if seat.room:
                 room.append((seat.room, _request(request.requests, cpu, role)))
@@ -172,9 +173,10 @@ def reservations_of(
     )
 
 
-def _outgrown(pod: Pod, now_s: float) -> bool:
-    """Whether a pod needs more memory than its node has had for it for a while."""
-    since_at = moment_of(pod.no_memory_at)
+def _outgrown(pod: Pod, raised: int, now_s: float) -> bool:
+    """Whether a pod needs more memory than its node has had for it for a while: it may also ask for what was given up,
+    or for that of a second program."""
+    since_at = moment_of(pod.no_memory_at) if pod.memory.bound <= raised else None
     return since_at is not None and now_s - since_at.timestamp() >= _NO_MEMORY_S
 
 
