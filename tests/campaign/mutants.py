@@ -402,8 +402,8 @@ MUTANTS: Final = {
         Mutant(
             "one-kill-hides-others",
             "controller.job.memory",
-            "last = moment_of(after.killed.get(index))",
-            "last = moment_of(max(after.killed.values(), default=None))",
+            "last = moment_of(known.killed.get(index))",
+            "last = moment_of(max(known.killed.values(), default=None))",
             "of replicas that are killed together one is told of",
             "simulation",
             ("memory-jumps",),
