@@ -426,7 +426,7 @@ MUTANTS: Final = {
         Mutant(
             "request-stays-behind",
             "controller.model.memory",
-            "return MemoryAsked(max(asked.request, raised), raised if asked.limit else 0)",
+            "return MemoryAsked(max(asked.request, raised - below), raised if asked.limit else 0)",
             "return MemoryAsked(asked.request, raised if asked.limit else 0)",
             "a replica may use memory that its node does not keep for it",
             "simulation",

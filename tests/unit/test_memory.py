@@ -12,7 +12,7 @@ import pytest
 from elastic_tfjob.api.annotations import PREFIX, Elasticity
 from elastic_tfjob.controller.job.decision import Decision, RefusedPod, ResizeMemory, SaveState
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
-from elastic_tfjob.controller.model.memory import MemoryAsked, TypeMemory
+from elastic_tfjob.controller.model.memory import MemoryAsked, TypeMemory, raised_to
 from elastic_tfjob.controller.model.pod import LastEnd
 from elastic_tfjob.controller.model.reports import MemoryUse, Report
 from elastic_tfjob.controller.model.state import StoredState
@@ -414,6 +414,12 @@ def test_a_save_is_asked_for_by_the_chiefs_command() -> None:
     assert (command["action"], command["request"]) == ("run", 1767323045)
     assert "request" not in cluster.pods["j-ps-0"].command
     assert text != cluster.pods["j-chief-0"].command
+
+
+def test_a_raise_keeps_the_class_of_a_pod() -> None:
+    assert raised_to(MemoryAsked(GIB, GIB), 2 * GIB) == MemoryAsked(2 * GIB, 2 * GIB)
+    assert raised_to(MemoryAsked(GIB, 2 * GIB), 3 * GIB) == MemoryAsked(3 * GIB - MIB, 3 * GIB)
+    assert raised_to(MemoryAsked(GIB, 0), 3 * GIB) == MemoryAsked(3 * GIB, 0)
 
 
 def test_memory_that_only_a_restart_would_change_is_left() -> None:

@@ -54,6 +54,8 @@ class MemoryAsked(NamedTuple):
 
 
 NO_MEMORY: Final = MemoryAsked(0, 0)
+# Bytes by which a request stays below its limit.
+_BELOW: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +172,12 @@ def why_not_resized(pod_spec: Raw) -> str:
 
 
 def raised_to(asked: MemoryAsked, raised: int) -> MemoryAsked:
-    """Returns the memory with a raised bound: the request follows the limit, as a node must have what is used."""
+    """Returns the memory with a raised bound: the request follows the limit, as a node must have what is used. One that
+    was below its limit stays so, since the API server refuses a pod that would become Guaranteed."""
     if raised <= asked.bound:
         return asked
-    return MemoryAsked(max(asked.request, raised), raised if asked.limit else 0)
+    below = _BELOW if asked.request < asked.limit else 0
+    return MemoryAsked(max(asked.request, raised - below), raised if asked.limit else 0)
 
 
 def written_memory(memory: Mapping[str, TypeMemory]) -> dict[str, dict[str, Any]]:
