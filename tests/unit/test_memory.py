@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elastic_tfjob.api.annotations import PREFIX, Elasticity
-from elastic_tfjob.controller.job.decision import Decision, RefusedPod, ResizeMemory, SaveState
+from elastic_tfjob.controller.job.decision import Decision, DeletePod, RefusedPod, ResizeMemory, SaveState
 from elastic_tfjob.controller.model.cluster import ForeignPod, KubeNode
 from elastic_tfjob.controller.model.memory import MemoryAsked, TypeMemory, raised_to
 from elastic_tfjob.controller.model.pod import LastEnd
@@ -34,6 +34,12 @@ from unit.pretend import ELASTIC, Cluster, started
 MIB, GIB = 1 << 20, 1 << 30
 RULE = MemoryRule()
 BEGAN_S = -60.0
+NO_NODE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "lastTransitionTime": "2026-01-02T03:04:00Z",
+}
 SIZE = {"Chief": 1, "PS": 1, "Worker": 1}
 
 
@@ -245,6 +251,7 @@ class Job:
         self.reported_at = build.NOW.timestamp() + 7
         self.policy: list[Any] = []
         self.there = True
+        self.pending = False
 
     def decide(self, later_s: float = 0.0) -> Decision:
         stored = StoredState("Stable", 0, replicas=self.size, memory=self.memory)
@@ -267,6 +274,8 @@ class Job:
         spec = {"nodeName": "n", "containers": [template(self.pod_limit or "1Gi", self.pod_limit)]}
         pods = tuple(
             build.pod(name, index, spec=spec, status=ended if name == "PS" else {})
+            if name != "PS" or not self.pending
+            else build.pod(name, index, "Pending", spec={**spec, "nodeName": ""}, status={"conditions": [NO_NODE]})
             for name, count in self.size.items()
             for index in range(count)
             if self.there
@@ -378,6 +387,19 @@ def test_a_raise_is_judged_by_pods() -> None:
     job.use = MemoryUse()
     job.decide(700)
     assert (job.raised, job.memory["PS"].before) == (1344 * MIB, None)
+
+
+def test_a_replica_without_a_node_for_its_raised_memory_is_created_again() -> None:
+    job = Job("ps=4Gi")
+    growing(job)
+    job.decide()
+    job.pending, job.pod_limit, job.use = True, "1344Mi", MemoryUse()
+    job.decide(60)
+    assert job.raised == 1344 * MIB
+    given_up = job.decide(130)
+    assert told(given_up)["MemoryShort"].startswith("PS keeps 1 GiB for each replica: no node has room")
+    assert [each.name for each in given_up.actions if isinstance(each, DeletePod)] == ["j-ps-0"]
+    assert job.raised is None
 
 
 def test_where_memory_cannot_be_raised_one_more_server_is_requested_and_the_chief_saves() -> None:

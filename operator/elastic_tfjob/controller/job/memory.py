@@ -191,9 +191,11 @@ def _settled(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredS
     since = moment_of(known.raised_at)
     if known.before is None or since is None:
         return known
-    pods = [pod for pod in ctx.of_type(name) if pod.phase == "Running" and not pod.terminating]
+    there = [pod for pod in ctx.of_type(name) if not pod.terminating]
+    pods = [pod for pod in there if pod.phase == "Running"]
+    without_node = [pod for pod in there if pod.unschedulable_at and not pod.node]
     refused = any(each.startswith(f"{ctx.job.name}-{name.lower()}-") for each in ctx.refused_pods)
-    full = any(pod.no_memory_at for pod in pods)
+    full = bool(without_node) or any(pod.no_memory_at for pod in pods)
     if not refused and not full and all(pod.memory.bound >= (known.raised or 0) for pod in pods):
         # Without pods, as in a stopped job, nothing is known; those that come have it from their template.
         return replace(known, before=None, raised_at="") if pods else known
@@ -203,6 +205,8 @@ def _settled(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredS
     why = "no node has room for more" if full else "the API server refuses more (events FailedCreatePod, ResizeRefused)"
     message = f"{name} keeps {bytes_in_words(known.before)} for each replica: {why}"
     ctx.event("Warning", "MemoryShort", message)
+    # What kube-scheduler has no node for keeps its request until it is created again.
+    ctx.delete_pods(pod for pod in without_node if pod.memory.bound > (known.before or 0))
     template = memory_of(ctx.written.tf_replica_specs[name].template.get("spec") or {}).bound
     back = known.before if known.before > template else None
     return replace(known, raised=back, before=None, raised_at=ctx.now_text)
