@@ -26,7 +26,7 @@ def test_parameters_are_those_of_the_chosen_profile() -> None:
     [
         ("profile: kipz", ("profile", "'kipz'", "fixed", "optimus")),
         ("scope: some", ("scope", "'annotated' or 'all'", "'some'")),
-        ("cooldown: 3", ("cooldown is not known", "profile, scope, profiles, rescale, status")),
+        ("cooldown: 3", ("cooldown is not known", "profile, scope, profiles, rescale, memory, status")),
         ("rescale: {prepare: 3}", ("rescale.prepare is not known", "prepare_timeout_s")),
         ("rescale: {prepare_timeout_s: -1}", ("rescale.prepare_timeout_s", "greater than 0", "-1")),
         ("status: {interval_s: fast}", ("status.interval_s", "'fast'")),
