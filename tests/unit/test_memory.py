@@ -28,6 +28,7 @@ from elastic_tfjob.scheduling.snapshot import Snapshot
 from unit import build
 from unit.build import NOW, UID
 from unit.pretend import ELASTIC, Cluster, started
+from unit.test_moves import aim, placed
 
 MIB, GIB = 1 << 20, 1 << 30
 NO_NODE = {
@@ -418,6 +419,18 @@ def test_beyond_a_request_alone_nothing_is_killed() -> None:
     job.use = MemoryUse(highest_bytes=2 * GIB, growth_bytes_per_s=0.0)
     assert told(job.decide()) == {}
     assert job.memory.get("PS", TypeMemory()).saved_at == ""
+
+
+def test_a_replica_that_is_killed_while_it_leaves_a_full_node_goes_on_leaving() -> None:
+    """It runs no second program."""
+    cluster = placed()
+    aim(cluster, 1, PS=("c",))
+    cluster.until("Preparing")
+    killed = LastEnd(1, 137, killed_at=format_time(cluster.now + timedelta(seconds=1)))
+    cluster.pods["j-ps-0"] = replace(cluster.pods["j-ps-0"], last_end=killed)
+    cluster.run(20)
+    assert [each.mode for each in cluster.state.history] == ["overlap"]
+    assert "OutOfMemory" in dict(cluster.events)
 
 
 def test_without_a_limit_the_request_follows_the_use() -> None:

@@ -4,7 +4,7 @@ Memory is raised for all replicas of a type, so that a pod that comes later has 
 resized. Where it cannot be raised, a parameter server more is requested, and the chief saves before the kill.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import inf
@@ -15,7 +15,7 @@ from elastic_tfjob.api.reading import after
 from elastic_tfjob.api.words import bytes_in_words
 from elastic_tfjob.controller.job.context import ReconcileContext
 from elastic_tfjob.controller.job.decision import Change, ResizeMemory
-from elastic_tfjob.controller.job.pods import roles_of
+from elastic_tfjob.controller.job.pods import Role
 from elastic_tfjob.controller.model.memory import (
     UNSEEN,
     TypeMemory,
@@ -115,11 +115,10 @@ def request_memory_beside(ctx: ReconcileContext, needed: Mapping[str, int]) -> s
     return "waiting for the memory of a second program"
 
 
-def killed_since(ctx: ReconcileContext, since: datetime) -> list[str]:
-    """Returns the names of the present size's pods that were killed for memory since then, or had a process killed."""
+def killed_since(ctx: ReconcileContext, since: datetime, roles: Collection[Role]) -> list[str]:
+    """Returns the names of pods of these replicas that were killed for memory since then, or had a process killed."""
     found = ((name, kill) for name in ctx.declared.tf_replica_specs for kill in _kills(ctx, name) if kill.at >= since)
-    present = set(roles_of(ctx.current))
-    return [kill.pod.name for name, kill in found if (name, kill.pod.index) in present]
+    return [kill.pod.name for name, kill in found if (name, kill.pod.index) in roles]
 
 
 # -- Kills -------------------------------------------------------------------------------------------------------------

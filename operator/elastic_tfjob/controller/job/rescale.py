@@ -154,7 +154,8 @@ def _preparing(ctx: ReconcileContext) -> StoredState:
         back = _roll_back(ctx, f"the new {no_room}")
         return replace(back, next=replace(coming, no_room=True))
     since = moment_of(ctx.current.since)
-    if coming.mode == "overlap" and since is not None and (killed := killed_since(ctx, since)):
+    two = running.intersection(roles_of(coming))  # a pod that is moved runs no second program
+    if coming.mode == "overlap" and since is not None and (killed := killed_since(ctx, since, two)):
         return _roll_back(ctx, f"{killed[0]} had no memory for a second program: the kernel killed one", for_good=True)
     if problem := cannot_prepare(ctx, [role for role in added if role not in ending]):
         return _roll_back(ctx, problem)
