@@ -126,7 +126,8 @@ async def _killed(world: World) -> None:
 
 
 async def _full(world: World) -> None:
-    """A parameter server grows on a node that others fill: it goes to another one, and loses no step."""
+    """A parameter server grows on a node that others fill: it goes to another one, and loses no step. What it gets
+    there is not promised to the next job."""
     use = _Use(world)
     await _train(world, "2Gi", annotations={**FIXED_SIZE, f"{PREFIX}max-ps": "1"})
     node = world.state()["nodes"]["PS"][0]
@@ -134,12 +135,19 @@ async def _full(world: World) -> None:
     spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}}
     world.server.create("pods", "others", {"metadata": {"name": "other"}, "spec": spec})
     await asyncio.sleep(5)
-    use.grow(3.0, most=1820)
+    use.grow(3.0, most=260)  # what is asked for then just fits on the node without its holder
     await world.until(lambda: world.state()["phase"] == "Stable" and world.state()["nodes"]["PS"] != [node])
     use.grow(12.0, most=1820)
     await world.until(_have(world, 2048))
-    await asyncio.sleep(30)
+    await asyncio.sleep(38)
     _no_kill(world)
+    container = {"name": "tensorflow", "image": "train", "command": ["python", "train.py"]}
+    spec = {"containers": [{**container, "resources": {"requests": {"memory": "14500Mi"}}}]}
+    chief = {"replicas": 1, "restartPolicy": "OnFailure", "template": {"spec": spec}}
+    world.submit({"Chief": chief}, "second", annotations={f"{PREFIX}placement": "auto"}, cleanPodPolicy="Running")
+    await asyncio.sleep(5)
+    waits = [each["message"] for each in world.server.all("events") if each["reason"] == "Waiting"]
+    _check(world, len(waits) == 1 and "no room" in waits[0], "raised_memory_is_not_free")
 
 
 async def _divided(world: World) -> None:
