@@ -20,13 +20,13 @@ from elastic_tfjob.controller.model.pod import EXPORTER, STATUS_PORT
 from elastic_tfjob.controller.model.quantities import allocatable, requests_of
 from elastic_tfjob.scheduling.resources import Taint
 
-__all__ = ["Cluster"]
+__all__ = ["PENDING", "Cluster"]
 
 _NOTICED_S: Final = 50.0
 """After so long Kubernetes finds that it does not hear from a node."""
 _TOLERATED_S: Final = 300.0
 """After so long more it deletes the pods there: their default tolerations."""
-_PENDING: Final = "PodResizePending"
+PENDING: Final = "PodResizePending"
 
 
 @dataclass
@@ -379,7 +379,7 @@ class Cluster:
         more = asked.request - running.memory.request
         running.no_room = more > 0 and held + more > has
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
-        pending = conditions.pop(_PENDING, {})
+        pending = conditions.pop(PENDING, {})
         if not running.no_room:
             running.memory = asked
             if running.container is not None:
@@ -392,7 +392,7 @@ class Cluster:
             return
         message = f"Node didn't have enough resource: memory, requested: {asked.request}, capacity: {has}"
         pending = {"status": "True", "reason": reason, "message": message, "lastTransitionTime": format_now()}
-        self._set_status(running, conditions=[*conditions.values(), {"type": _PENDING, **pending}])
+        self._set_status(running, conditions=[*conditions.values(), {"type": PENDING, **pending}])
 
     def _holds_bytes(self, pod: Object) -> int:
         """The memory that a kubelet has given to a pod."""

@@ -148,6 +148,7 @@ async def _full(world: World) -> None:
     await asyncio.sleep(5)
     waits = [each["message"] for each in world.server.all("events") if each["reason"] == "Waiting"]
     _check(world, len(waits) == 1 and "no room" in waits[0], "raised_memory_is_not_free")
+    world.server.delete("tfjobs", world.job("second"))
 
 
 async def _divided(world: World) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from campaign.apiserver import ApiServer, Change, Object
+from campaign.cluster import PENDING
 from elastic_tfjob.api.annotations import Elasticity
 from elastic_tfjob.api.quantity import whole
 from elastic_tfjob.api.tfjob import REPLICA_TYPE_LABEL, TFJobSpec
@@ -47,7 +48,7 @@ class MemoryOracles:
 
     def _rises_as_allowed(self, old: Object | None, new: Object) -> None:
         """The memory is at most what is allowed, and stored before it is given; the request follows. It falls only
-        where that of a second program is given back."""
+        where that of a second program is given back, or what a node has not given is not asked for any more."""
         name, kind = new["metadata"]["name"], new["metadata"]["labels"][REPLICA_TYPE_LABEL]
         owner = new["metadata"]["ownerReferences"][0]
         job = self.server.get("tfjobs", new["metadata"]["namespace"], owner["name"])
@@ -58,7 +59,12 @@ class MemoryOracles:
         spelled, template = next((each, value["template"]) for each, value in types.items() if each.lower() == kind)
         declared, stored = memory_of(template["spec"]), _stored(job).get(spelled, {})
         raised, beside = (max(stored.get(each) or 0, declared.bound) for each in ("raised", "beside"))
-        least = raised if old is None or before.bound == stored.get("beside") else before.bound
+        deferred = old is not None and any(each["type"] == PENDING for each in old["status"].get("conditions") or ())
+        least = before.bound
+        if old is None:
+            least = raised
+        elif deferred or stored.get("beside"):  # decided before a raise that is not in force yet
+            least = max(declared.bound, stored.get("before") or raised)
         if given.bound < least:
             self.fail("memory_never_falls", f"{name}: {given.bound} after {before.bound}, stored: {stored}")
         if given.bound <= declared.bound:
