@@ -349,6 +349,18 @@ def test_memory_for_a_second_program_is_lent_for_the_change() -> None:
     assert cluster.state.memory["PS"].beside is None
 
 
+def test_memory_for_a_change_that_is_withdrawn_is_given_back() -> None:
+    """Also what is lent in the pass that sees it."""
+    cluster = two_programs()
+    cluster.target(1, Chief=1, PS=1, Worker=3)
+    cluster.reconcile()
+    assert cluster.state.memory["PS"].beside_at
+    cluster.target(2, Chief=1, PS=1, Worker=2)
+    cluster.run()
+    assert limits(cluster) == {1024}
+    assert cluster.state.memory["PS"].beside is None
+
+
 def test_memory_for_a_second_program_is_kept_until_each_type_has_it() -> None:
     cluster = two_programs()
     cluster.refused = {(cluster.pods["j-worker-0"].uid, "memory"): NOW + timedelta(hours=1)}

@@ -281,7 +281,8 @@ def _beside(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredSt
         return known
     most = raised_to(memory_of(ctx.declared.tf_replica_specs[name].template.get("spec") or {}), known.beside)
     holds = any(pod.memory == most and (pod.uid, "less-memory") not in ctx.refused for pod in ctx.of_type(name))
-    return replace(known, beside_at="") if holds else replace(known, beside=None, beside_at="")
+    # This pass may still lend it.
+    return replace(known, beside_at="") if holds or known.beside_at else replace(known, beside=None)
 
 
 # -- Use ---------------------------------------------------------------------------------------------------------------
