@@ -9,8 +9,26 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Final, Protocol
 
-__all__ = ["MemoryFigures", "MemoryRule", "after_kill", "even", "fits", "forecast", "raised", "short"]
+__all__ = [
+    "AGAIN_S",
+    "GIVE_UP_S",
+    "NO_ROOM_S",
+    "MemoryFigures",
+    "MemoryRule",
+    "after_kill",
+    "even",
+    "fits",
+    "forecast",
+    "raised",
+    "short",
+]
 
+NO_ROOM_S: Final = 20.0
+"""Seconds for which a node may have no room for a raise before the replica leaves it."""
+GIVE_UP_S: Final = 120.0
+AGAIN_S: Final = 300.0
+"""Seconds until a raise must be in force: a replica on a full node moves meanwhile. Else the replicas keep what they
+have, as pods with more memory could not be created either; and seconds until it is tried again."""
 _UNIT: Final = 64 << 20
 """Limits are multiples of this many bytes."""
 _EVEN: Final = 1.3

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf, isclose
 from typing import Any, Final, NamedTuple
 
-from elastic_tfjob.scheduling.memory_limit import MemoryFigures, MemoryRule, after_kill, fits, raised, short
+from elastic_tfjob.scheduling.memory_limit import (
+    AGAIN_S,
+    GIVE_UP_S,
+    NO_ROOM_S,
+    MemoryFigures,
+    MemoryRule,
+    after_kill,
+    fits,
+    raised,
+    short,
+)
 from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.room import FreeCapacity
@@ -37,11 +47,6 @@ POLL_S: Final = 5.0
 """Seconds between two reports of a launcher."""
 IN_FORCE_S: Final = 5.0
 """Seconds from a report until the limit that it calls for is in force."""
-NO_ROOM_S: Final = 20.0
-"""Seconds for which the node may have no room for a raise before the replica leaves, as in the operator."""
-GIVE_UP_S: Final = 120.0
-AGAIN_S: Final = 300.0
-"""Seconds until a raise must be in force, else replicas keep what they have, and until it is tried again."""
 SAVE_S: Final = 60.0
 """A job that will be killed, and cannot have more, saves so many seconds before."""
 WINDOW_S: Final = 180.0

@@ -9,9 +9,9 @@ import pytest
 from elastic_tfjob.api.scenario import parse_scenario
 from elastic_tfjob.controller.job import memory as operators
 from elastic_tfjob.controller.model.reports import MemoryUse
-from elastic_tfjob.controller.planning import reservations
 from elastic_tfjob.runtime import memory_use
 from elastic_tfjob.runtime.memory_use import MemoryTrend
+from elastic_tfjob.scheduling import memory_limit
 from elastic_tfjob.scheduling.memory_limit import MemoryRule, after_kill, fits, raised, short
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.resources import Resources
@@ -83,8 +83,7 @@ def test_the_figures_are_those_of_a_launcher(growth: MemoryGrowth) -> None:
 
 
 def test_what_both_worlds_have_in_common_is_the_same() -> None:
-    assert memory.NO_ROOM_S == reservations._NO_MEMORY_S
-    assert (memory.GIVE_UP_S, memory.AGAIN_S) == (operators._IN_FORCE_S, operators._AGAIN_S)
+    assert (memory_limit.NO_ROOM_S, memory_limit.GIVE_UP_S, memory_limit.AGAIN_S) == (20, 120, 300), "as in the docs"
     assert memory.SAVE_S == operators._SAVE_S == RULE.horizon_s
     assert (memory.WINDOW_S, memory.LATELY_S) == (memory_use.WINDOW_S, memory_use._LATELY_S)
     rules = memory.OPERATORS
@@ -282,9 +281,9 @@ def test_a_raise_without_room_is_given_up_and_tried_again() -> None:
     times = [at for at, limit in sorted(seen.items()) if limit > GIB]
     assert times[0] == pytest.approx(1065, abs=10)
     given_up = min(at for at, limit in seen.items() if at > times[0] and limit == GIB)
-    assert given_up == pytest.approx(times[0] + memory.GIVE_UP_S, abs=10)
+    assert given_up == pytest.approx(times[0] + memory_limit.GIVE_UP_S, abs=10)
     again = min(at for at in times if at > given_up)
-    assert again == pytest.approx(given_up + memory.AGAIN_S, abs=10)
+    assert again == pytest.approx(given_up + memory_limit.AGAIN_S, abs=10)
 
 
 def test_what_is_raised_is_not_given_to_others() -> None:

@@ -28,16 +28,12 @@ from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import MemoryUse
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
-from elastic_tfjob.scheduling.memory_limit import after_kill, even, fits, forecast, raised, short
+from elastic_tfjob.scheduling.memory_limit import AGAIN_S, GIVE_UP_S, after_kill, even, fits, forecast, raised, short
 
 # The kubelet and the launcher may both report one kill, so many seconds apart at most.
 _SAME_KILL: Final = timedelta(seconds=10)
 # How long kills of a job without a state are reported.
 _RECENT: Final = timedelta(minutes=10)
-# Seconds until a raise must be in force: a replica on a full node moves meanwhile. Else the replicas keep what they
-# have, as pods with more memory could not be created either; and seconds until it is tried again.
-_IN_FORCE_S: Final = 120.0
-_AGAIN_S: Final = 300.0
 # Seconds between two saves of a job that is about to be killed.
 _SAVE_S: Final = 60.0
 # Seconds for which a change waits for the memory of a second program.
@@ -198,8 +194,8 @@ def _settled(ctx: ReconcileContext, name: str, known: TypeMemory, state: StoredS
     if not refused and not full and all(pod.memory.bound >= (known.raised or 0) for pod in pods):
         # Without pods, as in a stopped job, nothing is known; those that come have it from their template.
         return replace(known, before=None, raised_at="") if pods else known
-    if state.phase != "Stable" or ctx.now - since < timedelta(seconds=_IN_FORCE_S):
-        ctx.look_again(_IN_FORCE_S)
+    if state.phase != "Stable" or ctx.now - since < timedelta(seconds=GIVE_UP_S):
+        ctx.look_again(GIVE_UP_S)
         return known
     why = "no node has room for more" if full else "the API server refuses more (events FailedCreatePod, ResizeRefused)"
     message = f"{name} keeps {bytes_in_words(known.before)} for each replica: {why}"
@@ -221,7 +217,7 @@ def _raised(ctx: ReconcileContext, name: str, known: TypeMemory, *, more_kills: 
     most, rule, uses = _most(ctx, name, limit), ctx.settings.memory, _uses(ctx, name)
     use = max(uses, key=lambda each: forecast(rule, each), default=MemoryUse())
     failed_at = moment_of(known.raised_at) if known.before is None else None
-    if failed_at is not None and ctx.now - failed_at < timedelta(seconds=_AGAIN_S):
+    if failed_at is not None and ctx.now - failed_at < timedelta(seconds=AGAIN_S):
         most = limit
     if more_kills:
         wanted = after_kill(rule, limit, most)

@@ -261,6 +261,7 @@ class Pod:
         exporter = serves is not None
         lingers = exporter and status.get("phase") == "Running" and _has_succeeded(spec, containers)
         trained = _trained(spec, containers, trains)
+        memory = memory_of(spec, trains)
         return cls(
             **of_replica(metadata),
             phase="Succeeded" if lingers else short_word(status.get("phase")),
@@ -282,8 +283,8 @@ class Pod:
             requests=requests_of(spec, status),
             cpu=cpu_of(spec, trains),
             held_millicores=allocated_cpu(status, trains),
-            memory=memory_of(spec, trains),
-            no_memory_at=_no_memory_at(status, memory_of(spec, trains), trains),
+            memory=memory,
+            no_memory_at=_no_memory_at(status, memory, trains),
             command=abridged((metadata.get("annotations") or {}).get(COMMAND_ANNOTATION, "")),
             running_since=next(
                 (

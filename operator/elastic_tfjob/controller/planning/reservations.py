@@ -15,6 +15,7 @@ from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.planning.core_job import Pair, Role, by_task
 from elastic_tfjob.controller.planning.request import JobRequest, refused_target, reserved_size
 from elastic_tfjob.scheduling import snapshot as core
+from elastic_tfjob.scheduling.memory_limit import NO_ROOM_S
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 
 __all__ = [
@@ -35,8 +36,6 @@ _GIVE_UP_S: Final = 60.0
 _LEAVE_S: Final = 300.0
 # Marks a replica's node as rejected, as a suffix of the node's name: no node's name has a space.
 REFUSED: Final = " refused by kube-scheduler"
-# Seconds for which the kubelet may have no room before the replica leaves.
-_NO_MEMORY_S: Final = 20.0
 
 Parts = list[tuple[str, Resources]]
 """Amounts, each with the name of its node; empty: no node is known."""
@@ -177,7 +176,7 @@ def _outgrown(pod: Pod, raised: int, now_s: float) -> bool:
     """Whether a pod needs more memory than its node has had for it for a while: it may also ask for what was given up,
     or for that of a second program."""
     since_at = moment_of(pod.no_memory_at) if pod.memory.bound <= raised else None
-    return since_at is not None and now_s - since_at.timestamp() >= _NO_MEMORY_S
+    return since_at is not None and now_s - since_at.timestamp() >= NO_ROOM_S
 
 
 def real_name(node: str) -> str:
