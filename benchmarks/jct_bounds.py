@@ -1,18 +1,20 @@
-"""What mean job completion time no schedule is below, where jobs of several sizes share resources.
+"""What mean job completion time no schedule is below, where jobs of several sizes share resources slot by slot.
 
 Every resource has a price for each slot of time. A job alone, which pays for what it holds and for the time until it
 ends, is then at its cheapest by some way of training; the sum of these costs over all jobs, less what is paid for all
 that there is, is not above the sum of completion times of any schedule, whatever the prices (Lagrange). The schedule
-may know all jobs in advance, change sizes at no cost at any moment, and use speeds between two sizes. Prices are then
-raised and lowered by subgradients to bring the bound up.
+may know all jobs in advance, change sizes at no cost at the start of each slot, and use speeds between two sizes.
+Within a slot sizes stay, and what a job held that ends within it is free from the next slot on. Prices are then raised
+and lowered by subgradients to bring the bound up.
 
 What a job costs at least if it ends in slot e, at work `steps` and price m of a step, is for every m
 
-    start of e - arrival + m steps - sum over slots t before e of L phi_t(m) - L max(0, phi_e(m) - 1)
+    start of e - arrival + m steps - sum over slots t before e of L phi_t(m) + L min(1 - best_e(m), cheapest_e)
 
-with L the length of a slot and phi_t(m) the most that a second of slot t earns: over all sizes, and none,
-m rate(size) - price_t(size). After the last slot all is free. tests/benchmarks/test_jct_bounds.py compares with all
-schedules of tiny inputs.
+with L the length of a slot; best_t(m) the most that a second of slot t earns, over all sizes m rate(size) -
+price_t(size); phi_t(m) the same over all sizes and none; and cheapest_t the price of the cheapest size. The last term
+is the least of x + price_e(size) - m x rate(size) over the part x of slot e at which the job ends. After the last slot
+all is free. tests/benchmarks/test_jct_bounds.py compares with all schedules of tiny inputs.
 """
 
 from collections.abc import Sequence
@@ -96,32 +98,39 @@ class _Problem:
                 continue
             # From what makes the fastest size just worth its time alone, to a hundred times as much.
             price = np.geomspace(0.01, 100.0, tried) / rates.max()
-            earns, chosen = self._earned(prices @ demand.T, np.outer(price, rates))
-            so_far = np.concatenate([np.zeros((1, tried)), length * np.cumsum(earns, axis=0)])
-            last = length * np.maximum(0.0, earns - 1.0)
+            costs = prices @ demand.T
+            best, chosen = self._earned(costs, np.outer(price, rates))
+            so_far = np.concatenate([np.zeros((1, tried)), length * np.cumsum(np.maximum(0.0, best), axis=0)])
+            cheapest = costs.argmin(axis=1)
+            least = costs[np.arange(len(costs)), cheapest][:, None]
+            last = length * np.minimum(1.0 - best, least)
+            # With which size a job goes on in each slot (-1: none), and with which it ends there.
+            goes_on = np.where(best > 0, chosen, -1)
+            ends = np.where(1.0 - best <= least, chosen, cheapest[:, None])
             for job in jobs:
                 first = int(job.at_s // length)
                 if first >= self._slots:
                     total += job.steps / rates.max()
                     continue
                 gives = price * job.steps - (so_far[first:] - so_far[first])
-                gives[:-1] -= last[first:]
+                gives[:-1] += last[first:]
                 gives[-1, price * rates.max() > 1.0 + 1e-12] = -np.inf
                 at = gives.argmax(axis=1)
                 cost = gives[np.arange(len(at)), at] + length * np.arange(first, self._slots + 1) - job.at_s
                 end = int(cost.argmin())
                 total += max(float(cost[end]), job.steps / rates.max())
-                m = at[end]
-                until = first + end + (first + end < self._slots and earns[min(first + end, self._slots - 1), m] > 1)
-                sizes = chosen[first:until, m]
+                m, until = at[end], first + end
+                sizes = goes_on[first:until, m]
                 slope[first:until] += length * np.where(sizes[:, None] >= 0, demand[sizes], 0.0)
+                if until < self._slots:
+                    slope[until] += length * demand[ends[until, m]]
         return total, slope
 
     def _earned(self, costs: Floats, values: Floats) -> tuple[Floats, NDArray[np.int64]]:
-        """The most that a second earns by slot and price of a step, and with which size; -1 for none."""
-        earned = np.zeros((len(costs), len(values)))
-        chosen = np.full(earned.shape, -1, dtype=np.int64)
-        for size in range(costs.shape[1]):
+        """The most that a second earns by slot and price of a step, and with which size."""
+        earned = values[None, :, 0] - costs[:, None, 0]
+        chosen = np.zeros(earned.shape, dtype=np.int64)
+        for size in range(1, costs.shape[1]):
             found = values[None, :, size] - costs[:, None, size]
             better = found > earned
             earned[better] = found[better]
