@@ -42,6 +42,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "what a replica holds": ("share of worker", "share of ps"),
     "steps left": ("left", "left beside others", "unknown", "done", "crowd and left"),
     "age": ("age",),
+    "end within the slot": ("ends",),
     "crowd": ("crowd", "crowd and left"),
 }
 PLANS: Final[Mapping[str, Mapping[str, TrainingPlan]]] = {
@@ -59,6 +60,7 @@ PLANS: Final[Mapping[str, Mapping[str, TrainingPlan]]] = {
         "all weights": replace(OURS, method=ALL_WEIGHTS.method),
         "no steps left": replace(OURS, without=FEATURES["steps left"]),
         "no age": replace(OURS, without=FEATURES["age"]),
+        "no end within the slot": replace(OURS, without=FEATURES["end within the slot"]),
         "no crowd": replace(OURS, without=FEATURES["crowd"]),
     },
     "evolution from a teacher": {

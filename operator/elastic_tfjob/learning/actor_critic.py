@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elastic_tfjob.learning.episodes import Draw, Episode, Learn, Memory, mean_jct_s, of_profile
 from elastic_tfjob.scheduling.profiles.dl2 import NEVER, LearnedSizes, Scored, minima
-from elastic_tfjob.scheduling.profiles.dl2.features import job_features
-from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, Floats, Network, flat, greedy, of_flat
+from elastic_tfjob.scheduling.profiles.dl2.features import ends, job_features, slots_left
+from elastic_tfjob.scheduling.profiles.dl2.network import ACTIONS, ENDS, Floats, Network, flat, greedy, of_flat
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -150,8 +150,10 @@ class Explorer:
                 for key, job in round_.snapshot.jobs.items()
             }
         )
-        features = job_features(jobs.jobs, [job.known for job in jobs.known], usable_total(round_), now)
-        apply_rows(round_, jobs, self._give(jobs.known, features, free), Reason("learned"))
+        known = [job.known for job in jobs.known]
+        features = job_features(jobs.jobs, known, usable_total(round_), now)
+        left = slots_left(jobs.jobs, known, round_.rules.slot_s, now)
+        apply_rows(round_, jobs, self._give(jobs.known, features, left, free), Reason("learned"))
 
     def reward(self, done: dict[str, float]) -> None:
         """Set the reward of the last slot from the fraction of each job that is done now. Missing jobs are finished."""
@@ -159,11 +161,12 @@ class Explorer:
             self.slots[-1].reward = sum(done.get(key, 1.0) - before for key, before in self._done.items())
         self._done = done
 
-    def _give(self, jobs: Sequence[Scored], features: Floats, free: Resources) -> list[int]:
+    def _give(self, jobs: Sequence[Scored], features: Floats, slots: Sequence[float], free: Resources) -> list[int]:
         """Like `give` of profile `dl2`, but actions are drawn at random."""
         rows, left = minima(jobs, free)
         open_ = [k for k, job in enumerate(jobs) if rows[k] and job.scores is not None]
-        choices = PolicyChoices(self.network, [jobs[k] for k in open_], features[open_], left)
+        some = [jobs[k] for k in open_]
+        choices = PolicyChoices(self.network, some, features[open_], [slots[k] for k in open_], left)
         slot = Slot(choices.seen(), [])
         while (may := choices.may()).any():
             chances = choices.chances(may)
@@ -185,9 +188,11 @@ class Explorer:
 class PolicyChoices:
     """The possible next actions while actions are taken. `at`: the current size of each job after its actions."""
 
-    def __init__(self, network: Network, jobs: Sequence[Scored], features: Floats, left: Resources) -> None:
+    def __init__(
+        self, network: Network, jobs: Sequence[Scored], features: Floats, slots: Sequence[float], left: Resources
+    ) -> None:
         self.jobs, self.at = jobs, [0] * len(jobs)
-        self._features, self._moment = features, network.of_jobs(features)
+        self._network, self._features, self._slots = network, features.copy(), slots
         self._left = np.array(left, dtype=np.float64)
         n = len(jobs)
         self._sizes = np.zeros((n, network.hidden.shape[0]))
@@ -203,7 +208,8 @@ class PolicyChoices:
         assert known.features is not None
         assert scores is not None
         self._sizes[k] = known.features[at]
-        self._scores[k] = np.array(scores[at]) + self._moment[k]
+        self._features[k, ENDS] = ends(self._slots[k], known.speeds[at])
+        self._scores[k] = np.array(scores[at]) + self._network.of_jobs(self._features[k])
         had = np.array(known.grid.demand[known.for_it[at]], dtype=np.float64)
         for action in range(len(ACTIONS)):
             if self._scores[k, action] > NEVER:

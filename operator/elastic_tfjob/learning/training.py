@@ -31,8 +31,10 @@ from elastic_tfjob.learning.episodes import (
     of_profile,
 )
 from elastic_tfjob.scheduling.profile import Profile
-from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
+from elastic_tfjob.scheduling.profiles.dl2.features import Known, ends, job_features, known_of, slots_left
 from elastic_tfjob.scheduling.profiles.dl2.network import (
+    ACTIONS,
+    ENDS,
     JOB_FEATURES,
     SIZE_FEATURES,
     Floats,
@@ -79,12 +81,13 @@ __all__ = [
 
 Part = Literal["job", "all"]
 SCALES: Final[dict[Part, tuple[float, ...]]] = {
-    "job": (0.0, 0.0, 0.0, 0.2, 0.0, 0.2),
+    "job": (0.0, 0.0, 0.0, 0.0, 0.0, 0.1),
     "all": (0.1, 0.1, 0.1, 0.1, 0.1, 0.15),
 }
 """The standard deviation of the random change of a weight, by array; the most influential weights change most. The
 initial weights for the size features are close to the best, and the small possible gain is hidden by noise. So part
-"job" trains only the weights of the features of the job and of the round, and the bias."""
+"job" trains only the weights of the features of the job and of the round, and those of the three actions alike: they
+decide which job comes first, not what it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,9 @@ def step(
     """Weights and momentum after one iteration, and the mean cost of the weights tried."""
     scale = scales(units, strategy.part)
     changes = rng.standard_normal((strategy.pairs, len(weights)))
+    if strategy.part == "job":
+        alike = len(JOB_FEATURES) * len(ACTIONS)
+        changes[:, -alike:] = np.repeat(changes[:, -alike :: len(ACTIONS)], len(ACTIONS), axis=1)
     costs = np.array([[cost_of(of_flat(weights + s * scale * change, units)) for s in (1, -1)] for change in changes])
     worse = costs[:, 0] - costs[:, 1]
     # The differences are normalised: only their sign and their size relative to the other pairs count.
@@ -184,11 +190,14 @@ class ExampleRecorder:
         jobs = list(round_.snapshot.jobs.values())
         known = [known_of(job, total) for job in jobs]
         moments = job_features(jobs, known, total, round_.now)
-        for job, each, moment in zip(jobs, known, moments, strict=True):
+        left = slots_left(jobs, known, round_.rules.slot_s, round_.now)
+        for job, each, features, slots in zip(jobs, known, moments, left, strict=True):
             if each.features is None or each.may is None:
                 continue
             for at, action in way(each, self._size(round_, job)):
                 if each.may[at].any() and (action == STOP or each.may[at, action]):
+                    moment = features.copy()
+                    moment[ENDS] = ends(slots, each.speeds[at])
                     self._keep((each.features[at], moment, each.may[at], action))
 
     def _size(self, round_: Round, job: Job) -> Counts:

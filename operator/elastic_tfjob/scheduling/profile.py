@@ -28,8 +28,7 @@ class Reads(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Rules):
     """`lend` borrows nodes of other pools and gives them back, before the other steps; None: no node is borrowed.
-    `interval_s`: the longest time between two rounds (0: only when something changes); with `on_change` false a change
-    waits for the next multiple of it. `drifts`: decisions change with the clock alone, so a round is due at every
+    `drifts`: decisions change with the clock alone, so a round is due at every
     interval. `oracle`: the policy gets true durations and speeds; without it a simulated job's speed is measured at
     `sample_points` sizes before it starts, as Optimus does on a test slot. `learns`: it uses the speeds that jobs show
     while they run. `shares_cpu`: as in Stages. `begin`: called before all steps; None: nothing is.
@@ -40,8 +39,6 @@ class Profile(Rules):
     lend: Step | None = None
     drifts: bool = False
     shares_cpu: bool = False
-    interval_s: float = 0.0
-    on_change: bool = True
     oracle: bool = False
     sample_points: int = 0
     learns: bool = False

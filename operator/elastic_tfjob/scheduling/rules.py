@@ -81,7 +81,8 @@ class Rules:
     """What a round takes from a profile. `needs`: what the environment must provide. `cooldown_s`: minimum time between
     two rescales of one job. `min_gain`: predicted relative gain in speed from which a running job grows. `repack`: a
     resized job is placed again as a whole. `stop_cooldown_s`: minimum time from a stop of a job to its resumption, and
-    from that to its next stop, unless its node is returned to another pool."""
+    from that to its next stop, unless its node is returned to another pool. `interval_s`: the longest time between two
+    rounds (0: only when something changes); with `on_change` false a change waits for the next multiple of it."""
 
     name: str
     order: Order
@@ -91,6 +92,13 @@ class Rules:
     min_gain: float = 0.0
     repack: bool = False
     stop_cooldown_s: float = 0.0
+    interval_s: float = 0.0
+    on_change: bool = True
+
+    @property
+    def slot_s(self) -> float:
+        """How long sizes stay, and capacity that a finished job leaves stays unused; 0: until the next change."""
+        return 0.0 if self.on_change else self.interval_s
 
     @property
     def adjusts_cpu(self) -> bool:

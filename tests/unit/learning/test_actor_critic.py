@@ -47,7 +47,7 @@ def test_rewards_of_a_run_sum_to_its_jobs() -> None:
 
 
 def test_every_chosen_action_was_possible_and_a_stop_ends_the_slot() -> None:
-    slots, _ = explore(network(0), short(), np.random.default_rng(1), 0.4)
+    slots, _ = explore(network(2), short(), np.random.default_rng(1), 0.4)
     decisions = [decision for slot in slots for decision in slot.decisions]
     assert len(decisions) > 20
     for decision in decisions:

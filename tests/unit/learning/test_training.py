@@ -121,7 +121,11 @@ def test_evolution_changes_only_the_part_that_is_asked_for() -> None:
             bool((new != old).any())
             for new, old in zip(of_flat(after, 2).arrays, of_flat(begun, 2).arrays, strict=True)
         ]
-    assert changed == {"job": [False, False, False, True, False, True], "all": [True] * 6}
+        if part == "job":
+            moved = of_flat(after - begun, 2).job_skip
+            assert np.ptp(moved, axis=1) == pytest.approx(0.0), "the three actions alike"
+            assert np.ptp(moved) > 0
+    assert changed == {"job": [False] * 5 + [True], "all": [True] * 6}
 
 
 def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,8 @@ def test_a_training_improves_its_objective(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(training, "draw", lambda split, seed, models=(): one)
     how = Evolution(pairs=6, episodes=1, rate=4.0, part="all")
     plan = TrainingPlan(seed=1, iterations=6, train=1, select=1, every=1, method=how)
-    idle = flat(replace(greedy(training.UNITS), output_bias=np.full(3, 0.6)))
+    begun = greedy(training.UNITS)
+    idle = flat(replace(begun, output_bias=np.full(3, 0.6), job_skip=0 * begun.job_skip))
     first = cost(of_flat(idle, training.UNITS), [one])
     *_, last = train(
         TrainingState(plan, idle, {"drift": np.zeros_like(idle)}, idle, first, history=((0, first, first),))

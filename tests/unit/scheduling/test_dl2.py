@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from elastic_tfjob.scheduling.core import schedule
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
-from elastic_tfjob.scheduling.profiles.dl2 import LearnedSizes, give
-from elastic_tfjob.scheduling.profiles.dl2.features import best_gains, known_of
+from elastic_tfjob.scheduling.profiles.dl2 import LearnedSizes, Moment, give
+from elastic_tfjob.scheduling.profiles.dl2.features import best_gains, ends, known_of, slots_left
 from elastic_tfjob.scheduling.profiles.dl2.network import (
+    ENDS,
     NAMES,
     Network,
     WeightsError,
@@ -40,9 +41,9 @@ TOTAL = Resources(100_000, 0, 100)
 GREEDY = greedy(4)
 
 
-def decided(network: Network, nodes: list[Node], jobs: list[Job], now: float = 0.0) -> Plan:
+def decided(network: Network, nodes: list[Node], jobs: list[Job], now: float = 0.0, **said: Any) -> Plan:
     """What this network decides."""
-    profile = replace(build("dl2", parse_profile("dl2", {})), steps=(LearnedSizes(network),))
+    profile = replace(build("dl2", parse_profile("dl2", said)), steps=(LearnedSizes(network),))
     return schedule(snapshot(nodes, jobs, now), profile)
 
 
@@ -81,6 +82,33 @@ def test_the_networks_scores_decide_the_order_of_jobs() -> None:
     assert sizes(decided(with_job_skip(1, -1.0), nodes, jobs)) == {"short": 2, "long": 1}
 
 
+def test_a_job_that_ends_within_the_slot_comes_last_where_sizes_stay_for_a_slot() -> None:
+    """At its minimum `short` ends after a tenth of the slot, so a larger size saves little. If changes do not wait for
+    slots, what it leaves is used at once, and both jobs gain alike."""
+    jobs = [
+        job("short", workers(1, 1, 2), steps=30, speed=rates(1.0, 1.9)),
+        job("long", workers(1, 1, 2), steps=3000, speed=rates(1.0, 1.8), at=1),
+    ]
+    nodes = [node("n", gpus=3)]
+    assert sizes(decided(GREEDY, nodes, jobs, interval_s=300, on_change=False)) == {"short": 1, "long": 2}
+    assert sizes(decided(GREEDY, nodes, jobs, interval_s=300)) == {"short": 2, "long": 1}
+    assert sizes(decided(with_job_skip(ENDS, 0.0), nodes, jobs, interval_s=300, on_change=False)) == {
+        "short": 2,
+        "long": 1,
+    }
+
+
+def test_the_slots_that_are_left() -> None:
+    jobs = [job("j", workers(1, 1, 2), steps=steps, speed=rates(2.0, 3.0)) for steps in (600, None)]
+    known = [known_of(j, TOTAL) for j in jobs]
+    assert slots_left(jobs, known, 300.0, 0.0) == [1.0, float("inf")]
+    assert slots_left(jobs, known, 0.0, 0.0) == [float("inf")] * 2
+    assert known[0].speeds == (1.0, 1.5)
+    assert ends(1.0, 1.0) == 0.0
+    assert ends(0.1, 1.0) == pytest.approx(-1.0)
+    assert ends(0.0, 1.0) == ends(1e-9, 1.0) == -3.0
+
+
 def test_growth_stops_where_no_score_is_above_zero() -> None:
     j = job("j", workers(1, 1, 4), steps=100, speed=rates(1.0, 2.0, 3.0, 4.0))
     stays = replace(GREEDY, output_bias=np.full(3, -100.0))
@@ -114,7 +142,7 @@ def test_a_chosen_size_fits_and_no_smaller_one_is_faster_whatever_the_weights(
     free = Resources(cpus * 1000, 0, gpus)
     jobs = [job(f"j{k}", servers(1, 1, 4), workers(1, 1, 4, cpus=1), speed=t) for k, t in enumerate(tables)]
     found = [rule.sizes_of(j, TOTAL) for j in jobs]
-    rows = give(found, [[0.0] * 3] * len(jobs), free)
+    rows = give(found, [Moment((0.0, 0.0, 0.0))] * len(jobs), free)
     held = [j.spec.demand(each.sizes[row - 1]) for j, each, row in zip(jobs, found, rows, strict=True) if row]
     assert Resources(*map(sum, zip(*held, strict=True))).within(free) if held else rows == [0] * len(jobs)
     for table, j, each, row in zip(tables, jobs, found, rows, strict=True):

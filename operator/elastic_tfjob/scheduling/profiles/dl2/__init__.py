@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -12,8 +13,8 @@ from elastic_tfjob.scheduling.core import Seconds, Stages, TryingParameters, nee
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.profile import Step
-from elastic_tfjob.scheduling.profiles.dl2.features import Known, job_features, known_of
-from elastic_tfjob.scheduling.profiles.dl2.network import Network, read
+from elastic_tfjob.scheduling.profiles.dl2.features import Known, ends, job_features, known_of, slots_left
+from elastic_tfjob.scheduling.profiles.dl2.network import ENDS, Network, read
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -22,7 +23,7 @@ from elastic_tfjob.scheduling.steps.hull import HullRule, TrySizes
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs, usable_total
 from elastic_tfjob.scheduling.steps.sizes import apply_rows, candidates
 
-__all__ = ["Dl2Parameters", "FromFile", "LearnedSizes", "Scored", "give"]
+__all__ = ["Dl2Parameters", "FromFile", "LearnedSizes", "Moment", "Scored", "give"]
 
 
 # -- From scores to sizes ----------------------------------------------------------------------------------------------
@@ -46,6 +47,22 @@ class Scored:
         return self.known.grid.sizes
 
 
+class Moment(NamedTuple):
+    """The part of a job's scores that depends on the job and the round, the slots that it still takes with one PS and
+    one worker, and the network's weights of the feature `ends`."""
+
+    scores: Sequence[float]
+    left: float = inf
+    ends: Scores = (0.0, 0.0, 0.0)
+
+    def at(self, speed: float) -> Sequence[float]:
+        """The part of the scores at a size of this relative speed."""
+        if self.left >= speed:
+            return self.scores
+        late = ends(self.left, speed)
+        return [score + weight * late for score, weight in zip(self.scores, self.ends, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class LearnedSizes:
     """DL2's loop (Peng et al., arXiv 1909.06040, section 4.1). Each round redistributes the resources shared by its
@@ -62,7 +79,14 @@ class LearnedSizes:
         jobs, free = candidates(round_, OpenJobs[Scored], self.sizes_of, self)
         known = [job.known for job in jobs.known]
         moment = self.network.of_jobs(job_features(jobs.jobs, known, usable_total(round_), round_.now))
-        apply_rows(round_, jobs, give(jobs.known, moment.tolist(), free), Reason("learned"))
+        left = slots_left(jobs.jobs, known, round_.rules.slot_s, round_.now)
+        moments = [Moment(scores, slots, self._ends) for scores, slots in zip(moment.tolist(), left, strict=True)]
+        apply_rows(round_, jobs, give(jobs.known, moments, free), Reason("learned"))
+
+    @property
+    def _ends(self) -> Scores:
+        worker, ps, both = self.network.job_skip[ENDS].tolist()
+        return worker, ps, both
 
     def sizes_of(self, job: Job, total: Resources) -> Scored:
         known = known_of(job, total)
@@ -72,9 +96,9 @@ class LearnedSizes:
         return Scored(known, list(map(tuple, scores.tolist())))
 
 
-def give(jobs: Sequence[Scored], moment: Sequence[Sequence[float]], free: Resources) -> list[int]:
+def give(jobs: Sequence[Scored], moment: Sequence[Moment], free: Resources) -> list[int]:
     """The size of each job as an index into its known sizes: 1 for the first, 0 for nothing. `moment`: the part of the
-    scores that depends on the job and the round, which is added to the sizes' part."""
+    scores that is added to the sizes' part."""
     rows, left = minima(jobs, free)
     at = [0] * len(jobs)
     heap = [first for k, job in enumerate(jobs) if rows[k] and (first := best(job, 0, moment[k], k, left))]
@@ -100,7 +124,7 @@ def minima(jobs: Sequence[Scored], free: Resources) -> tuple[list[int], Resource
     return rows, left
 
 
-def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources) -> tuple[float, int, int] | None:
+def best(job: Scored, at: int, moment: Moment, k: int, left: Resources) -> tuple[float, int, int] | None:
     """The best action from the size `at` that fits, as (minus its score, job, resulting size); None if no score is
     above 0."""
     if job.scores is None:
@@ -112,11 +136,12 @@ def best(job: Scored, at: int, moment: Sequence[float], k: int, left: Resources)
     # The three actions are written out, as a round of many jobs spends most of its time here. Actions that are not
     # allowed have a score of minus infinity.
     worker, ps, both = job.scores[at]
-    if (score := worker + moment[0]) > most and fits(had, held[for_it[at + 1]], left):
+    more = moment.at(known.speeds[at])
+    if (score := worker + more[0]) > most and fits(had, held[for_it[at + 1]], left):
         found, most = at + 1, score
-    if (score := ps + moment[1]) > most and fits(had, held[for_it[at + wide]], left):
+    if (score := ps + more[1]) > most and fits(had, held[for_it[at + wide]], left):
         found, most = at + wide, score
-    if (score := both + moment[2]) > most and fits(had, held[for_it[at + wide + 1]], left):
+    if (score := both + more[2]) > most and fits(had, held[for_it[at + wide + 1]], left):
         found, most = at + wide + 1, score
     return None if found < 0 else (-most, k, found)
 

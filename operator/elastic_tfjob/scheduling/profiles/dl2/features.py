@@ -4,6 +4,7 @@ round."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf, log10
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, 
 from elastic_tfjob.scheduling.steps.hull import NOTICEABLE, bounds, relative_to
 from elastic_tfjob.speed.model import counts_between, known_sizes
 
-__all__ = ["Grid", "Known", "grid_of", "job_features", "known_of"]
+__all__ = ["Grid", "Known", "ends", "grid_of", "job_features", "known_of", "slots_left"]
 
 LEAST_GAIN: Final = 1e-4
 """The minimum gain in a logarithm; smaller gains count as this value."""
@@ -37,14 +38,15 @@ class Grid:
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
     """The knowledge about a job: its grid, and its steps per second with `one` PS and one worker. For each size: the
-    features (None: the job's speed is unknown), the actions that `may` be taken there, and the size that the job gets
-    `for_it`."""
+    features (None: the job's speed is unknown), the actions that `may` be taken there, the size that the job gets
+    `for_it`, and its relative speed then."""
 
     grid: Grid
     one: float = 0.0
     features: Floats | None = None
     may: NDArray[np.bool_] | None = None
     for_it: tuple[int, ...] = ()
+    speeds: tuple[float, ...] = ()
 
 
 def grid_of(spec: JobSpec) -> Grid:
@@ -98,10 +100,10 @@ def known_of(job: Job, total: Resources) -> Known:
 @lru_cache(maxsize=256)
 def _of_sizes(
     groups: tuple[ReplicaGroup, ...], told: bytes, shares: tuple[float, ...]
-) -> tuple[Floats, NDArray[np.bool_], tuple[int, ...]]:
+) -> tuple[Floats, NDArray[np.bool_], tuple[int, ...], tuple[float, ...]]:
     """For each size the features, the allowed actions, and the size that the job gets for it, which is the fastest one
-    that holds no more of any resource. `told`: relative speeds, 0 if unknown. Jobs with equal speeds share the
-    result."""
+    that holds no more of any resource, with its relative speed. `told`: relative speeds, 0 if unknown. Jobs with equal
+    speeds share the result."""
     grid = _grid(groups)
     p, w = np.array(grid.ps, dtype=np.float64), np.array(grid.workers, dtype=np.float64)
     known = np.frombuffer(told)
@@ -131,7 +133,7 @@ def _of_sizes(
     ).reshape(root.size, -1)
     # Actions that lead to no faster size are not allowed.
     may = (best.reshape(len(ACTIONS), -1) > NOTICEABLE).T
-    return np.clip(features, -FURTHEST, FURTHEST), may, tuple(for_it.tolist())
+    return np.clip(features, -FURTHEST, FURTHEST), may, tuple(for_it.tolist()), tuple(known[for_it].tolist())
 
 
 def best_gains(root: Floats, replicas: Floats, p: Floats, w: Floats) -> Floats:
@@ -158,7 +160,8 @@ def next_gains(root: Floats, p: Floats, w: Floats) -> Floats:
 
 
 def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, now: float) -> Floats:
-    """The job features (n x JOB_FEATURES) of all jobs that a round decides on."""
+    """The job features (n x JOB_FEATURES) of all jobs that a round decides on. `ends`, which changes with the size, is
+    0."""
     if not jobs:
         return np.zeros((0, len(JOB_FEATURES)))
     done = np.array([job.steps_at(now) for job in jobs])
@@ -182,8 +185,27 @@ def job_features(jobs: Sequence[Job], known: Sequence[Known], total: Resources, 
             np.log10(np.maximum(age, 1.0)) - 4.0,
             np.full(len(jobs), crowd),
             crowd * left,
+            np.zeros(len(jobs)),
         ],
         axis=-1,
     )
     clipped: Floats = np.clip(features, -FURTHEST, FURTHEST)
     return clipped
+
+
+def slots_left(jobs: Sequence[Job], known: Sequence[Known], slot_s: float, now: float) -> list[float]:
+    """The slots that each job still takes with one PS and one worker; infinite if that is unknown, or there are no
+    slots."""
+    if not slot_s:
+        return [inf] * len(jobs)
+    return [
+        max(0.0, job.spec.total_steps - job.steps_at(now)) / (each.one * slot_s)
+        if job.spec.total_steps and each.one > 0
+        else inf
+        for job, each in zip(jobs, known, strict=True)
+    ]
+
+
+def ends(left: float, speed: float) -> float:
+    """The feature of this name for a job with so many slots left, at a size of this relative speed."""
+    return 0.0 if left >= speed else max(log10(left / speed), -FURTHEST) if left > 0 else -FURTHEST

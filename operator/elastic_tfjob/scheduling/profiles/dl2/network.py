@@ -24,6 +24,7 @@ from elastic_tfjob.api.reading import cut
 
 __all__ = [
     "ACTIONS",
+    "ENDS",
     "FORMAT",
     "JOB_FEATURES",
     "SHIPPED",
@@ -67,7 +68,10 @@ JOB_FEATURES: Final = (
     "age",  # logarithm of the time since the job's arrival
     "crowd",  # logarithm of the minimum demand of all jobs as a fraction of the cluster
     "crowd and left",  # their product
+    "ends",  # logarithm of the time left at the present size as a part of the slot, if the job ends within it; else 0
 )
+ENDS: Final = JOB_FEATURES.index("ends")
+"""The one job feature that changes with the size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +97,8 @@ class Network:
         return values
 
     def of_jobs(self, features: Floats) -> Floats:
-        """The part of the scores that depends on the jobs and the round: n x 3."""
+        """The part of the scores that depends on the jobs and the round: n x 3. That of the feature `ends` is 0 if the
+        feature is."""
         values: Floats = features @ self.job_skip
         return values
 
@@ -123,20 +128,25 @@ def of_flat(weights: Floats, units: int) -> Network:
 def greedy(units: int, spread: float = 0.0, seed: int = 0) -> Network:
     """The network from which training starts. It takes the action that leads to the best gain over all larger sizes,
     and adds both replica types together if that helps at once. `spread`: the standard deviation of the weights into the
-    hidden units, which contribute nothing to the scores yet."""
+    hidden units, which contribute nothing to the scores yet.
+
+    A job that ends within the slot gains less from a larger size, in proportion to its time left: it trains only so
+    long with it, and what it held stays unused until the slot ends."""
     sizes, jobs, actions = len(SIZE_FEATURES), len(JOB_FEATURES), len(ACTIONS)
     skip = np.zeros((sizes, actions))
     skip[SIZE_FEATURES.index("best")] = 1.0
     for k, action in enumerate(ACTIONS):
         skip[SIZE_FEATURES.index(f"best by {action}"), k] = 1.0
         skip[SIZE_FEATURES.index(f"gain of {action}"), k] = 0.3
+    job_skip = np.zeros((jobs, actions))
+    job_skip[ENDS] = 1.0
     return Network(
         np.random.default_rng(seed).normal(0.0, spread, (sizes, units)),
         np.zeros(units),
         np.zeros((units, actions)),
         np.full(actions, 2.5),
         skip,
-        np.zeros((jobs, actions)),
+        job_skip,
     )
 
 
