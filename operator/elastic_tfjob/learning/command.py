@@ -146,6 +146,13 @@ def default_of(name: str) -> str:
     help="With --follow: number of new jobs before the next update.",
 )
 @click.option(
+    "--wait-idle",
+    type=Amount(86_400),
+    default=0.0,
+    show_default=True,
+    help="With --follow: most seconds that an update waits, in all, while more processes run than the node has cores.",
+)
+@click.option(
     "--updates",
     type=click.IntRange(0, 100_000),
     default=0,
@@ -170,6 +177,7 @@ def train_policy(
     models: str,
     follow: Path | None,
     jobs_per_update: int,
+    wait_idle: float,
     updates: int,
     resume: bool,
     plot: Path | None,
@@ -211,7 +219,7 @@ def train_policy(
     if follow is not None:
         if resume or plot is not None or plan.teacher:
             raise click.BadParameter("cannot be combined with --resume, --plot or --teacher", param_hint="--follow")
-        _follow(ContinuedTraining(follow, output, plan, jobs_per_update), updates)
+        _follow(ContinuedTraining(follow, output, plan, jobs_per_update, wait_s=wait_idle), updates)
         return
     kept = output.with_name(output.name + ".state")
     console = Console(stderr=True)

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -22,6 +22,7 @@ import numpy as np
 
 from elastic_tfjob.api.reading import MAX_DURATION_S, Fields, cut
 from elastic_tfjob.learning.episodes import Episode, draw
+from elastic_tfjob.learning.idle import wait_for_idle_cpu
 from elastic_tfjob.learning.training import (
     Drawn,
     TrainingPlan,
@@ -242,13 +243,15 @@ Decides = Network | None
 @dataclass(frozen=True, slots=True)
 class ContinuedTraining:
     """The settings of continuous training: where experience is read and weights are published. An update is due after
-    `jobs` new jobs and trains according to `plan`. `poll_s`: the seconds between two checks for new jobs."""
+    `jobs` new jobs and trains according to `plan`. `poll_s`: the seconds between two checks for new jobs. `wait_s`: an
+    update waits for idle CPU between its iterations, in all at most this long."""
 
     experience: Path
     output: Path
     plan: TrainingPlan
     jobs: int = LEAST_JOBS
     poll_s: float = 30.0
+    wait_s: float = 0.0
 
     def beside(self, what: str) -> Path:
         return self.output.with_name(f"{self.output.name}.{what}")
@@ -258,7 +261,8 @@ class ContinuedTraining:
 class Update:
     """The result of an update attempt. `held` and `drawn`: the relative change of the mean completion time against the
     previous policy (-0.02: 2 % shorter), on held-back jobs and on drawn workloads; for a roll-back, the change due to
-    the roll-back. `until_s`: the arrival time of the newest job used. `why`: the reason of a failure."""
+    the roll-back. `until_s`: the arrival time of the newest job used. `why`: the reason of a failure. `cpu_s`: its CPU
+    time."""
 
     number: int
     outcome: Outcome
@@ -268,6 +272,7 @@ class Update:
     until_s: float
     unreadable: int = 0
     why: str = ""
+    cpu_s: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         passed = f"; {self.unreadable} lines or jobs could not be read" if self.unreadable else ""
@@ -315,13 +320,14 @@ def follow(course: ContinuedTraining) -> Iterator[Update | None]:
             yield None
             continue
         number, until_s = number + 1, recorded.until_s
+        begun_s = time.process_time()
         try:
             update = rolled_back(course, newer, number) or updated(course, recorded, number)
         except ValueError as error:  # recorded, so that the same attempt is not repeated forever
             update = Update(
                 number, "failed", len(recorded.jobs), 0.0, 0.0, until_s, recorded.unreadable, cut(f"{error}")
             )
-        yield _noted(course, update)
+        yield _noted(course, replace(update, cpu_s=round(time.process_time() - begun_s, 1)))
 
 
 def _stamps(experience: Path) -> object:
@@ -391,8 +397,10 @@ def _trained(course: ContinuedTraining, plan: TrainingPlan, current: Network, wo
     kept = course.beside("state")
     state = begun = _resumed(kept, plan) or begin(plan, current, workloads)
     save(begun, kept)
+    waited_s = wait_for_idle_cpu(course.wait_s)
     for state in train(begun, workloads):
         save(state, kept)
+        waited_s += wait_for_idle_cpu(course.wait_s - waited_s)
     return state.network
 
 

@@ -212,3 +212,4 @@ class TryingParameters(ElasticParameters):
         description="while no job waits, a running job tries other sizes until its speed is known at this many; "
         "needs a cooldown_s of 60 or more",
     )
+    try_part: float = Field(0.1, ge=0, le=1, description="most part of a job's time that it spends on sizes it tries")

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_tfjob.cli import main
+from elastic_tfjob.learning import idle, training
 from elastic_tfjob.learning import recorded as following
-from elastic_tfjob.learning import training
 from elastic_tfjob.learning.episodes import draw, mean_jct_s, of_network, of_profile
 from elastic_tfjob.learning.recorded import (
     LEAST_JOBS,
@@ -381,3 +381,32 @@ def test_weights_are_judged_on_other_live_jobs_than_they_are_trained_on(lines: l
 def test_networks_decide_for_recorded_jobs(lines: list[str]) -> None:
     episode = recorded_of(lines).episode("held", 1)
     assert mean_jct_s(of_network(WORST, episode), episode) >= mean_jct_s(of_network(greedy(UNITS), episode), episode)
+
+
+# Waiting for idle CPU
+
+
+class Clock:
+    """Loads by minute, and what was slept."""
+
+    def __init__(self, loads: list[float]) -> None:
+        self.loads, self.slept = loads, list[float]()
+
+    def load(self) -> tuple[float, float, float]:
+        return self.loads.pop(0) if len(self.loads) > 1 else self.loads[0], 0.0, 0.0
+
+
+@pytest.mark.parametrize(
+    ("loads", "most_s", "expected"),
+    [([1.9], 100, 0.0), ([2.1, 2.1, 1.9], 100, 10.0), ([9.0], 12, 12.0), ([9.0], 0, 0.0), ([9.0], -1, 0.0)],
+    ids=["idle", "busy for a while", "busy for too long", "off", "no time left"],
+)
+def test_training_waits_while_its_node_is_busy(
+    monkeypatch: pytest.MonkeyPatch, loads: list[float], most_s: float, expected: float
+) -> None:
+    clock = Clock(loads)
+    monkeypatch.setattr(idle.os, "getloadavg", clock.load)
+    monkeypatch.setattr(idle.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(idle.time, "sleep", clock.slept.append)
+    assert idle.wait_for_idle_cpu(most_s) == expected
+    assert sum(clock.slept) == expected

@@ -270,7 +270,9 @@ class HullParameters(TryingParameters):
 
     def stages(self) -> Stages:
         return Stages(
-            Fifo(), (HullRule(self.per_resource, self.on_full), TrySizes(self.try_sizes)), needs("speed", "stop")
+            Fifo(),
+            (HullRule(self.per_resource, self.on_full), TrySizes(self.try_sizes, self.try_part)),
+            needs("speed", "stop"),
         )
 
 
@@ -349,7 +351,7 @@ class OptimusParameters(TryingParameters):
     repack: bool = Field(True, description="a resize places all replicas of the job again (simulation only)")
 
     def stages(self) -> Stages:
-        steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes))
+        steps = (MarginalGain(self.per_resource, self.on_full), TrySizes(self.try_sizes, self.try_part))
         return Stages(Fifo(), steps, needs("speed", "stop"), drifts=True)
 
 

@@ -3,7 +3,7 @@
 TrySizes measures the speeds that this needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.round import Round
@@ -146,9 +147,6 @@ LEAST_COOLDOWN_S: Final = 60.0
 """How long a job must keep a size so that its speed can be measured and the start of a replica costs little in
 comparison. A profile with a shorter cooldown tries nothing. With 20 s, twelve jobs of some 120 s took half as long
 again (docs/designs/dl2.md)."""
-PAYS: Final = 5.0
-"""A job tries a size only if at its present speed it runs for this many more cooldowns, so that the result is of
-use."""
 AT_ONCE: Final = 8
 """Most sizes tried in one round; other jobs follow in later rounds."""
 TRIES: Final = "tries"
@@ -157,47 +155,60 @@ TRIES: Final = "tries"
 @dataclass(frozen=True, slots=True)
 class TrySizes:
     """The last step of a round in which no job waits: a running job with a measured speed at its present size, and at
-    fewer than `sizes` sizes in all, gets one more worker or PS, to a size that was not measured. The profile's cooldown
-    keeps it there; then the policy decides with the measured speed. A job tries at most `sizes` times. In a simulation
-    speeds are measured before jobs start (`sample_points`) or given, and nothing is tried.
+    fewer than `sizes` sizes in all, gets a size that was not measured, with twice the PSs or workers of its fastest
+    measured size. The profile's cooldown keeps it there; then the policy decides with the measured speed.
+
+    A job tries at most `sizes` times, and together its tries take at most `part` of its time: even if it stood still
+    meanwhile, it would lose no more. In a simulation speeds are measured before jobs start (`sample_points`) or given,
+    and nothing is tried.
     """
 
     sizes: int
+    part: float = 0.1
 
     def __call__(self, round_: Round) -> None:
         if not self.sizes or round_.rules.cooldown_s < LEAST_COOLDOWN_S or next(iter(round_.waiting()), None):
             return
         looked = 0
         for job in round_.running_in_order():
-            size = self._next(job, round_)
-            if size is None or not round_.room.fits_total(job.spec.demand(size).minus(job.spec.demand(job.counts))):
+            if not self._may(job, round_):
                 continue
-            if round_.resize(job, size, Reason("tries-size")):
-                round_.remember(job, TRIES, job.memory.get(TRIES, 0.0) + 1)
-            looked += 1
+            held = job.spec.demand(job.counts)
+            for size in _untried(job):
+                if round_.room.fits_total(job.spec.demand(size).minus(held)):
+                    if round_.resize(job, size, Reason("tries-size")):
+                        round_.remember(job, TRIES, job.memory.get(TRIES, 0.0) + 1)
+                    looked += 1
+                    break
             if looked == AT_ONCE:
                 return
 
-    def _next(self, job: Job, round_: Round) -> Counts | None:
-        """The size that the job tries; None: it tries none."""
+    def _may(self, job: Job, round_: Round) -> bool:
+        """Whether the job may try a size now."""
         rules, now, speed = round_.rules, round_.now, job.speed
         if job.spec.key in round_.changes or not job.spec.elastic or not isinstance(speed, OnlineSpeed):
-            return None
+            return False
         fitted = speed.fit is not None and speed.fit.confident
-        at = size_of(job.counts)
-        if fitted or at not in speed.measured or len(speed.measured) >= self.sizes:
-            return None
-        left_s = job.remaining_s(now)
-        settled = now - max(job.rescaled_s, job.since_s) >= rules.cooldown_s
-        if not settled or job.memory.get(TRIES, 0.0) >= self.sizes:
-            return None
-        if left_s is None or left_s < PAYS * rules.cooldown_s:
-            return None
-        more = (_one_more(job, type_) for type_ in (WORKER, PS))
-        return next((size for size in more if size is not None and size_of(size) not in speed.measured), None)
+        if fitted or size_of(job.counts) not in speed.measured or len(speed.measured) >= self.sizes:
+            return False
+        left_s, tries = job.remaining_s(now), job.memory.get(TRIES, 0.0)
+        if now - max(job.rescaled_s, job.since_s) < rules.cooldown_s or tries >= self.sizes or left_s is None:
+            return False
+        # The round after a try may be as late as this.
+        try_s = rules.cooldown_s + (rules.interval_s or LIVE_INTERVAL_S)
+        return (tries + 1) * try_s <= self.part * (job.executed_s + now - job.since_s + left_s)
 
 
-def _one_more(job: Job, type_: str) -> Counts | None:
-    group, counts = job.spec.group(type_), job.counts
-    held = counts.get(type_, 0)
-    return None if group is None or held >= group.maximum else {**counts, type_: held + 1}
+def _untried(job: Job) -> Iterator[Counts]:
+    """Sizes that were not measured, with twice the PSs, the workers or both of the fastest measured one. PSs and
+    workers come first in turn."""
+    assert isinstance(job.speed, OnlineSpeed)
+    measured = job.speed.measured
+    ps, workers = max(measured, key=lambda size: (measured[size], size))
+    more = {type_: min(2 * n, bounds(job.spec, type_)[1]) for type_, n in ((PS, ps), (WORKER, workers))}
+    sizes = [(more[PS], workers), (ps, more[WORKER]), (more[PS], more[WORKER])]
+    if len(measured) % 2 == 0:
+        sizes[:2] = sizes[1::-1]
+    for p, w in sizes:
+        if (p, w) not in measured:
+            yield {**job.counts, **({PS: p} if job.spec.group(PS) is not None else {}), WORKER: w}
