@@ -172,6 +172,10 @@ bench-hull-simulation: .venv ## compare hull with fifo, srtf, drf, Optimus and a
 bench-dl2-ablations: .venv ## measure what each part of the training of dl2 contributes (an hour): build/bench/dl2-ablations.json
 	$(RUN) python benchmarks/bench_dl2_ablations.py
 
+.PHONY: bench-dl2-live-simulation
+bench-dl2-live-simulation: .venv ## simulate what the live trainer costs, and dl2 with the speeds that a live operator knows (two minutes)
+	$(RUN) python benchmarks/bench_dl2_live_simulation.py
+
 .PHONY: bench-dl2-simulation
 bench-dl2-simulation: .venv ## compare dl2 with drf, Optimus, hull and a lower bound in simulation: build/bench/dl2-simulation.json
 	$(RUN) python benchmarks/bench_dl2_simulation.py

@@ -1,6 +1,7 @@
 """Learning from live jobs on the kind cluster: the volume that operator and trainer share, and the trainer."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from harness import deploy
 from harness.cluster import Cluster
 from harness.progress import step
 
-__all__ = ["CLAIM", "WEIGHTS", "trainer", "updates", "volume"]
+__all__ = ["CLAIM", "WEIGHTS", "await_update", "trainer", "updates", "volume"]
 
 CLAIM = "elastic-tfjob-learning"
 WEIGHTS = "/var/lib/elastic-tfjob/weights.npz"
@@ -61,3 +62,11 @@ def updates(folder: Path) -> list[dict[str, object]]:
     """What became of the attempts that the trainer has noted in this folder."""
     file = folder / f"{Path(WEIGHTS).name}.updates.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def await_update(folder: Path, most_s: float) -> None:
+    """Wait until the trainer has noted an attempt in this folder, at most so long."""
+    with step("waiting for an update of the policy"):
+        end = time.monotonic() + most_s
+        while not updates(folder) and time.monotonic() < end:
+            time.sleep(2.0)

@@ -33,6 +33,7 @@ from elastic_tfjob.scheduling.reasons import as_reason
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Node
 from elastic_tfjob.speed.model import Table
+from elastic_tfjob.speed.optimus import believe
 from harness.effort import effort
 
 from .build import job, node, plan, rates, servers, sizes, snapshot, workers
@@ -170,6 +171,18 @@ def test_the_best_gain_is_over_all_larger_sizes() -> None:
 def test_the_same_speeds_are_looked_at_once() -> None:
     a, b = (job(name, workers(1, 1, 3), speed=rates(1.0, 2.0, 2.5)) for name in "ab")
     assert known_of(a, TOTAL).features is known_of(b, TOTAL).features
+
+
+def test_where_only_the_minimum_was_measured_it_decides_as_optimus() -> None:
+    """As in the live benchmark, where no job ran at a second size."""
+    nodes = [node("n", gpus=30, cpus=30)]
+    jobs = [
+        job(f"j{k}", servers(1, 1, 2), workers(1, 1, 3), steps=100 * (k + 1), speed=believe({(1, 1): 2.0}))
+        for k in range(5)
+    ]
+    expected = sizes(plan("optimus", nodes, jobs, oracle=False))
+    assert sizes(plan("dl2", nodes, jobs)) == expected
+    assert sizes(plan("dl2", nodes, jobs, weights="/nowhere")) == expected
 
 
 # Weights
