@@ -405,8 +405,8 @@ def test_training_waits_while_its_node_is_busy(
     monkeypatch: pytest.MonkeyPatch, loads: list[float], most_s: float, expected: float
 ) -> None:
     clock = Clock(loads)
-    monkeypatch.setattr(idle.os, "getloadavg", clock.load)
-    monkeypatch.setattr(idle.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(idle.time, "sleep", clock.slept.append)
+    monkeypatch.setattr("os.getloadavg", clock.load)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("time.sleep", clock.slept.append)
     assert idle.wait_for_idle_cpu(most_s) == expected
     assert sum(clock.slept) == expected
