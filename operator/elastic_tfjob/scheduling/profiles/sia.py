@@ -5,11 +5,10 @@ Written from the paper, sections 3.3 and 3.4. What differs from it is said in do
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from math import gcd, prod
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from elastic_tfjob.scheduling.core import ElasticParameters, Seconds, Stages, needs
@@ -35,12 +34,12 @@ __all__ = ["BestConfigurations", "Option", "SiaParameters", "best_options"]
 
 NAME: Final = "sia"
 UNITS: Final = 2000
-"""Into how many units capacity is divided at most; what a configuration takes is rounded up."""
-PASSES: Final = 8
-"""Most passes over the types of nodes."""
+"""Into how many units the capacity of a type is divided at most."""
+STATES: Final = 300_000
+"""Most states of the dynamic program, ..."""
+CELLS: Final = 30_000_000
+"""... and most times the number of jobs."""
 LEAST_PART: Final = 1e-6
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ class Option:
 class BestConfigurations:
     """Minimises the sum over jobs of (r N G)^p, p = `fairness` below 0: G is the goodput of the configuration over the
     job's least, N its least number of workers, and r the restart factor of a change. A job without a configuration
-    costs `unserved` (equations 3 and 4). On one type of nodes the program is solved exactly, by dynamic programming;
-    on several types one after the other, until no type improves the sum."""
+    costs `unserved` (equations 3 and 4)."""
 
     fairness: float = -0.5
     unserved: float = 1.1
@@ -177,51 +175,45 @@ def bottleneck(open_: Open, types: Sequence[NodeType]) -> tuple[list[int], int]:
 
 def best_options(options: Sequence[Sequence[Option]], capacity: Sequence[int], unserved: float) -> list[Option | None]:
     """One option or None for each job, such that on each type what they take is within its capacity and the sum of
-    costs is least: exactly on one type; on several, no better choice on any one type alone is left."""
-    chosen: list[Option | None] = [None] * len(options)
-    for _ in range(PASSES if len(capacity) > 1 else 1):
-        before = list(chosen)
-        for t, there in enumerate(capacity):
-            others = [unserved if had is None or had.type_ == t else min(had.cost, unserved) for had in chosen]
-            mine = [[option for option in each if option.type_ == t] for each in options]
-            for j, option in enumerate(_on_one_type(mine, others, there)):
-                if option is not None:
-                    chosen[j] = option
-                elif (had := chosen[j]) is not None and had.type_ == t:
-                    chosen[j] = None
-        if chosen == before:
-            break
-    return chosen
-
-
-def _on_one_type(options: Sequence[Sequence[Option]], others: Sequence[float], capacity: int) -> list[Option | None]:
-    """The options with the least sum of costs; None: the job costs what `others` says. A multiple-choice knapsack, by
-    dynamic programming over the capacity used."""
-    unit = gcd(capacity, *(option.takes for each in options for option in each)) or 1
-    unit = max(unit, -(-capacity // UNITS))
-    width = capacity // unit + 1
-    best = np.zeros(width)
-    picks = np.full((len(options), width), -1, dtype=np.int32)
-    for j, (each, other) in enumerate(zip(options, others, strict=True)):
-        least = best + other
+    costs is least: a multiple-choice knapsack, by dynamic programming over what is used of each type."""
+    units = units_of(options, capacity)
+    takes = [[-(-option.takes // units[option.type_]) for option in each] for each in options]
+    shape = tuple(there // unit + 1 for there, unit in zip(capacity, units, strict=True))
+    best = np.zeros(shape)
+    picks = np.full((len(options), *shape), -1, dtype=np.int16)
+    for j, each in enumerate(options):
+        least = best + unserved
         for k, option in enumerate(each):
-            takes = -(-option.takes // unit)
-            if takes >= width or option.cost == inf:
+            t, used = option.type_, takes[j][k]
+            if used >= shape[t]:
                 continue
-            cost = np.full(width, inf)
-            cost[takes:] = best[: width - takes] + option.cost
-            better = cost < least
-            least[better] = cost[better]
-            picks[j][better] = k
+            after = (slice(None),) * t + (slice(used, None),)
+            cost = best[(slice(None),) * t + (slice(0, shape[t] - used),)] + option.cost
+            better = cost < least[after]
+            np.copyto(least[after], cost, where=better)
+            np.copyto(picks[j][after], k, where=better)
         best = least
     found: list[Option | None] = []
-    left = width - 1
+    left = [width - 1 for width in shape]
     for j in range(len(options) - 1, -1, -1):
-        k = int(picks[j][left])
+        k = int(picks[(j, *left)])
         found.append(options[j][k] if k >= 0 else None)
         if k >= 0:
-            left -= -(-options[j][k].takes // unit)
+            left[options[j][k].type_] -= takes[j][k]
     return found[::-1]
+
+
+def units_of(options: Sequence[Sequence[Option]], capacity: Sequence[int]) -> list[int]:
+    """The unit in which each type's capacity is counted: the largest that divides all that is taken. Larger where there
+    would be too many states; then what an option takes is rounded up."""
+    units = []
+    for t, there in enumerate(capacity):
+        taken = [option.takes for each in options for option in each if option.type_ == t]
+        units.append(max(gcd(there, *taken), -(-there // UNITS), 1))
+    most = min(STATES, CELLS // max(1, len(options)))
+    while (widths := [there // unit + 1 for there, unit in zip(capacity, units, strict=True)]) and prod(widths) > most:
+        units[widths.index(max(widths))] *= 2
+    return units
 
 
 # -- Nodes -------------------------------------------------------------------------------------------------------------

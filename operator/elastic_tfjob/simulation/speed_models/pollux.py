@@ -47,7 +47,6 @@ class Application:
     max_epochs: int
     min_local: float
     max_local: float
-    local_sizes: tuple[int, ...]
     _interpolator: object = None
     _memo: dict[tuple[tuple[int, ...], float], Times] = field(default_factory=dict)
 
@@ -115,22 +114,22 @@ class Application:
             progress = np.diff([self.progress_after(epoch) for epoch in (*epochs, self.max_epochs)])
             per_s = [
                 np.array([self.gain(batch, epoch) for epoch in epochs]) / seconds
-                for batch, seconds in self._batches(placement)
+                for batch, seconds in self.batches(placement)
             ]
             self._seconds[placement] = float((progress / np.max(per_s, axis=0)).sum())
         return self._seconds[placement]
 
-    def _batches(self, placement: tuple[int, ...]) -> Iterator[tuple[int, float]]:
+    def batches(self, placement: tuple[int, ...]) -> Iterator[tuple[int, float]]:
         """Batch sizes that are possible at this placement, with the seconds that a step takes: multiples of the
         measured local batch sizes, from the smallest batch size that was measured to the largest."""
         replicas = sum(placement)
         smallest = max(math.ceil(self.min_local), math.ceil(self.init_batch / replicas))
-        sizes = {local for local in self.local_sizes if smallest <= local} | {smallest}
-        for local in sorted(sizes):
+        measured = {int(local) for rows in self.by_placement.values() for local, _, _ in rows}
+        for local in sorted({smallest, *(local for local in measured if smallest <= local <= self.max_local)}):
             for passes in range(1, self.max_batch // (replicas * local) + 1):
                 batch = replicas * local * passes
                 # With one replica, the gradient noise is measured between the passes of a step.
-                if local > self.max_local or (replicas == 1 and passes == 1 and batch > self.init_batch):
+                if replicas == 1 and passes == 1 and batch > self.init_batch:
                     continue
                 step, sync = self.step_times(placement, local)
                 yield batch, step + (step - sync) * (passes - 1)
@@ -186,7 +185,6 @@ def application(name: str) -> Application:
         EPOCHS[name],
         min(locals_),
         MAX_LOCAL_BATCH.get(name, max(locals_)),
-        tuple(sorted({int(local) for local in locals_})),
     )
 
 
