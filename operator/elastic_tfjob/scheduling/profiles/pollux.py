@@ -222,23 +222,24 @@ class Search:
 
     # ---- the result
 
-    def sizes_and_nodes(self, found: Workers) -> tuple[list[Counts | None], list[PerNode]]:
+    def sizes_and_nodes(self, found: Workers) -> tuple[list[Counts | None], list[PerNode | None]]:
         """The size of each job and its workers by node, without workers that no size has. A job that the search did not
-        change keeps its size."""
+        change stays as it is."""
         sizes: list[Counts | None] = []
-        nodes: list[PerNode] = []
+        nodes: list[PerNode | None] = []
         for j, (job, known) in enumerate(zip(self.open_.jobs, self.open_.choices, strict=True)):
             kept = found[j].copy()
-            if job.placement and (kept == self.present[j]).all():
-                sizes.append(job.counts)
-            else:
-                row = int(np.searchsorted(known.workers, min(int(kept.sum()), int(self.most[j])), "right"))
-                extra = int(kept.sum()) - (int(known.workers[row - 1]) if row else 0)
-                for n in np.argsort(kept, kind="stable").tolist():
-                    less = min(extra, int(kept[n]))
-                    kept[n] -= less
-                    extra -= less
-                sizes.append(known.sizes[row - 1] if row else None)
+            if (kept == self.present[j]).all():
+                sizes.append(job.counts or None)
+                nodes.append(None)
+                continue
+            row = int(np.searchsorted(known.workers, min(int(kept.sum()), int(self.most[j])), "right"))
+            extra = int(kept.sum()) - (int(known.workers[row - 1]) if row else 0)
+            for n in np.argsort(kept, kind="stable").tolist():
+                less = min(extra, int(kept[n]))
+                kept[n] -= less
+                extra -= less
+            sizes.append(known.sizes[row - 1] if row else None)
             nodes.append({self.open_.nodes[n]: int(kept[n]) for n in np.nonzero(kept)[0].tolist()})
         return sizes, nodes
 

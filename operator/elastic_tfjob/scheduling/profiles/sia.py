@@ -221,8 +221,9 @@ def units_of(options: Sequence[Sequence[Option]], capacity: Sequence[int]) -> li
 
 def placed(
     round_: Round, open_: Open, types: Sequence[NodeType], chosen: Sequence[Option | None]
-) -> list[PerNode] | None:
-    """Nodes of its type for each job's workers, large jobs first; None where a job finds none. A job that keeps its
+) -> list[PerNode | None] | None:
+    """Nodes of its type for each job's workers, large jobs first; None where a job stays as it is, and instead of the
+    list where a job finds no nodes. A job that keeps its
     size keeps its nodes, unless a larger one needs them; a job that changes takes nodes on which the fewest workers of
     such jobs are. Parts of a node that are powers of two always fit together."""
     free = dict(zip(open_.nodes, (list(each) for each in open_.free), strict=True))
@@ -237,7 +238,7 @@ def placed(
     for j, per_node in enumerate(present):
         for i, n in per_node.items() if keeps[j] else ():
             stays[i] += n
-    nodes: list[PerNode] = [{} for _ in chosen]
+    nodes: list[PerNode | None] = [{} if job.placement else None for job in open_.jobs]
     workers = [0 if option is None else int(open_.choices[j].workers[option.row]) for j, option in enumerate(chosen)]
     for j in sorted(range(len(chosen)), key=lambda j: (-workers[j], not keeps[j], j)):
         option = chosen[j]
@@ -259,7 +260,7 @@ def placed(
             found = taken
         for i, n in found.items():
             free[i] = [have - n * want for have, want in zip(free[i], each, strict=True)]
-        nodes[j] = found
+        nodes[j] = None if found is present[j] else found
     return nodes
 
 

@@ -197,9 +197,9 @@ def remember_changes(round_: Round, open_: Open, name: str) -> None:
 
 
 def give(
-    round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode] | None, why: Reason
+    round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode | None] | None, why: Reason
 ) -> None:
-    """Give each job its size (None: nothing), on these nodes if replicas are placed again at a change and all changed
+    """Give each job its size (None: nothing), on these nodes (None: it stays as it is) if replicas are placed again at a change and all changed
     jobs consist of workers only. Otherwise the profile's Place chooses nodes, and a smaller size is taken where one
     does not fit."""
     if nodes is not None and round_.rules.repack and _give_nodes(round_, open_, sizes, nodes, why):
@@ -209,16 +209,16 @@ def give(
 
 
 def _give_nodes(
-    round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode], why: Reason
+    round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode | None], why: Reason
 ) -> bool:
     """Whether all changed jobs got their size on their nodes; else nothing changed."""
     room = round_.room
     changed: list[tuple[Job, Placement]] = []
     for job, size, wanted in zip(open_.jobs, sizes, nodes, strict=True):
-        if [group.type for group in job.spec.groups] != [WORKER]:
-            if size != (job.counts or None):
-                return False
+        if wanted is None:
             continue
+        if [group.type for group in job.spec.groups] != [WORKER]:
+            return False
         placement = UNPLACED if size is None else _on(round_, job, wanted)
         if placement != job.placement:
             changed.append((job, placement))
