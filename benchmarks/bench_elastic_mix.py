@@ -47,6 +47,8 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "sjf-backfill": {},
     "drf": {**PACED, "min_gain": 0.1},
     "hull": {**PACED, "min_gain": 0.1},
+    "pollux": PACED,
+    "sia": PACED,
     "kips": PACED,
     "kips, lent": {**PACED, "lend": "offered"},
     "deadline": PACED,

@@ -199,9 +199,9 @@ def remember_changes(round_: Round, open_: Open, name: str) -> None:
 def give(
     round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode | None] | None, why: Reason
 ) -> None:
-    """Give each job its size (None: nothing), on these nodes (None: it stays as it is) if replicas are placed again at a change and all changed
-    jobs consist of workers only. Otherwise the profile's Place chooses nodes, and a smaller size is taken where one
-    does not fit."""
+    """Give each job its size (None: nothing), on these nodes (None: it stays as it is) if replicas are placed again at
+    a change and all changed jobs consist of workers only. Otherwise the profile's Place chooses nodes, and a smaller
+    size is taken where one does not fit."""
     if nodes is not None and round_.rules.repack and _give_nodes(round_, open_, sizes, nodes, why):
         return
     differ = [k for k, size in enumerate(sizes) if size != (open_.jobs[k].counts or None)]
