@@ -10,7 +10,8 @@ Grounds:
   P100 and K80. A profile knows a job's speed on V100, and of each node the mean speed of its type.
 - `ps`: DL2's parameter-server jobs on nodes of 8 CPUs and 2 GPUs.
 
-Each profile knows the true speeds at all sizes, and has the same interval and placement. A loser takes over 3 % longer
+Each profile knows the true speeds at all sizes, and has the same interval and placement. `any size`: without the rule
+that a job at most doubles, which is there to find speeds that are not known. A loser takes over 3 % longer
 than under `fixed`. The common mix, where no speed is known beforehand, is in bench_elastic_mix.py.
 """
 
@@ -80,6 +81,8 @@ def pollux_ground(traces: Path, model: str, load: float, workloads: Sequence[int
         "hull": told,
         "pollux": told,
         "sia": told,
+        "pollux, any size": {**told, "growth": 0},
+        "sia, any size": {**told, "growth": 0},
         "elastic": {**told, "pause_s": 30.0, "lend": "none"},
     }
     kind = "tuned" if model == "pollux-tuned" else "fixed"
@@ -190,8 +193,9 @@ def types_ground(traces: Path) -> Ground:
 def ps_ground(case: str, world: str) -> Ground:
     ground = elastic_bench.dl2_ground(case, world)
     slot, told, elastic = ground.policies.values()
-    free = {**told, "restart_s": 0.0}
-    policies = {"fixed": slot, "optimus": told, "hull": told, "pollux": free, "sia": free, "elastic": elastic}
+    free = {**told, "restart_s": 0.0, "growth": 0}
+    rivals = {"pollux, any size": free, "sia, any size": free}
+    policies = {"fixed": slot, "optimus": told, "hull": told, **rivals, "elastic": elastic}
     return Ground(f"ps, {case}, {world}", policies, ground.run, [2001, 2002, 2003])
 
 
@@ -211,7 +215,7 @@ def grounds(traces: Path) -> list[Ground]:
 
 def measure(ground: Ground, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
     policies = {name: said for name, said in ground.policies.items() if name in names or name == "fixed"}
-    outcomes = {name: ground.run(profile_of(name, said), seed) for name, said in policies.items()}
+    outcomes = {name: ground.run(profile_of(name.partition(",")[0], said), seed) for name, said in policies.items()}
     rows = []
     for name, outcome in outcomes.items():
         s = with_losers(summarise(outcome, len(outcome.records)), outcome, outcomes["fixed"], MARGIN)
@@ -250,7 +254,7 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
 @click.command()
 @click.option("--traces", type=click.Path(path_type=Path))
 @click.option("--only", default="", help="Grounds whose name has this in it.")
-@click.option("--policies", default="fixed,las,optimus,hull,pollux,sia,elastic", show_default=True)
+@click.option("--policies", default="", help="These and `fixed`, separated by a slash; all.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/rivals-simulation.json"))
 def main(*, traces: Path | None, only: str, policies: str, output: Path) -> None:
     chosen = [ground for ground in grounds(traces_dir(traces)) if only in ground.name]
@@ -258,7 +262,7 @@ def main(*, traces: Path | None, only: str, policies: str, output: Path) -> None
     output.parent.mkdir(parents=True, exist_ok=True)
     for ground in chosen:
         for seed in ground.seeds:
-            found += measure(ground, seed, policies.split(","))
+            found += measure(ground, seed, policies.split("/") if policies else list(ground.policies))
             print(f"{ground.name}: {seed}", file=sys.stderr)
             output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
     Console(width=190).print(table(found))

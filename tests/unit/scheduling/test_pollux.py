@@ -138,3 +138,9 @@ def test_many_jobs_and_nodes_get_a_smaller_search() -> None:
     population, generations = Search(rule, open_with_choices(round_, rule), round_).effort
     assert population == MOST_CELLS // 40_000 == 25
     assert generations == 100
+
+
+def test_too_many_jobs_and_nodes_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_tfjob.scheduling.profiles.pollux.MOST_CELLS", 3)
+    jobs = [job("a", workers(1, 1, 4), steps=1e6, speed=LINEAR, on={WORKER: ("n", "n")}), job("b", workers(1, 1, 4))]
+    assert sizes(plan("pollux", [node("n", gpus=4)], jobs, now=OLD)) == {"a": 2, "b": 1}

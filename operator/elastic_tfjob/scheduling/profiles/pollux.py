@@ -56,7 +56,7 @@ Floats = NDArray[np.float64]
 class FairSpeedups:
     """Maximises the power mean of the jobs' speedups, (mean of s^p)^(1/p) with p = `fairness`, where s is the job's
     speed over that with its fair share of the cluster (equation 11). The speed of a job that would be changed counts
-    less by its restart factor."""
+    less by its restart factor. With too many jobs and nodes for a search, jobs start with their minimum."""
 
     fairness: float = -1.0
     restart_s: float = 30.0
@@ -68,6 +68,10 @@ class FairSpeedups:
     def __call__(self, round_: Round) -> None:
         open_ = open_with_choices(round_, self)
         if not open_.jobs or not open_.nodes:
+            return
+        if 2 * len(open_.jobs) * len(open_.nodes) > MOST_CELLS:
+            least = [job.counts or known.sizes[0] for job, known in zip(open_.jobs, open_.choices, strict=True)]
+            give(round_, open_, least, None, Reason("fair-speedup"))
             return
         search = Search(self, open_, round_)
         found = search.run(np.random.default_rng([round_.snapshot.seed, int(round_.now)]))

@@ -19,7 +19,6 @@ from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import WORKER, Job
 from elastic_tfjob.scheduling.steps.goodput import (
-    Choices,
     Open,
     PerNode,
     give,
@@ -87,12 +86,16 @@ class BestConfigurations:
         """The configurations of each job: on each type of nodes the sizes that fill a part of a node that is a power of
         two, or whole nodes; and the present one."""
         found: list[list[Option]] = []
+        holds: dict[tuple[int, tuple[int, ...], frozenset[int] | None], int] = {}
         for job, known, present in zip(open_.jobs, open_.choices, open_.present(round_), strict=True):
-            on = present.keys()
+            on, allowed = present.keys(), round_.room.allowed(job.spec)
+            each = tuple((-(-known.demand[0] // max(1, int(known.workers[0])))).tolist())
             most = most_workers(job, self.growth, NAME)
             rates: list[tuple[int, int, float, bool]] = []
             for t, type_ in enumerate(types):
-                one_node = type_.holds(round_, job, known)
+                if (t, each, allowed) not in holds:
+                    holds[t, each, allowed] = type_.holds(each, allowed)
+                one_node = holds[t, each, allowed]
                 kept = job.placement and on <= set(type_.nodes)
                 for k in range(len(known.sizes)):
                     same = bool(kept) and known.sizes[k] == job.counts
@@ -136,10 +139,8 @@ class NodeType:
     nodes: tuple[int, ...]
     free: tuple[Resources, ...]
 
-    def holds(self, round_: Round, job: Job, known: Choices) -> int:
-        """The most workers of the job that one of these nodes would hold, with their share of its other replicas."""
-        allowed = round_.room.allowed(job.spec)
-        each = [-(-d // max(int(known.workers[0]), 1)) for d in known.demand[0].tolist()]
+    def holds(self, each: Sequence[int], allowed: frozenset[int] | None) -> int:
+        """The most workers that one of the allowed nodes would hold, if each takes so much."""
         return max(
             (
                 min((have // want for have, want in zip(free, each, strict=True) if want), default=0)
