@@ -6,7 +6,7 @@ import pytest
 
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
-from elastic_tfjob.scheduling.steps.goodput import choices_of, most_workers, restart_factor, with_present
+from elastic_tfjob.scheduling.steps.goodput import choices_of, most_workers, restart_factor, within_reach
 from elastic_tfjob.speed.model import Table
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
@@ -22,21 +22,15 @@ def test_sizes_that_are_no_faster_are_no_choices() -> None:
     assert known.demand[:, 2].tolist() == [1, 2, 4]
 
 
-def test_each_number_of_workers_has_its_best_number_of_ps() -> None:
-    speed = Table({(1, 1): 1.0, (2, 1): 1.5, (1, 2): 2.0, (2, 2): 2.0})
-    known = choices_of(job("j", servers(1, 1, 2), workers(1, 1, 2), speed=speed), TOTAL)
-    assert list(known.sizes) == [{PS: 2, WORKER: 1}, {PS: 1, WORKER: 2}]
+def test_a_size_is_a_choice_if_none_with_as_few_replicas_is_as_fast() -> None:
+    speed = Table({(1, 1): 1.0, (2, 1): 1.5, (1, 2): 2.0, (2, 2): 2.0, (1, 3): 3.0})
+    known = choices_of(job("j", servers(1, 1, 2), workers(1, 1, 3), speed=speed), TOTAL)
+    assert list(known.sizes) == [{PS: 1, WORKER: 1}, {PS: 1, WORKER: 2}, {PS: 1, WORKER: 3}]
 
 
 def test_a_job_of_unknown_speed_has_its_minimum() -> None:
     known = choices_of(job("j", servers(1, 1, 2), workers(2, 2, 4)), TOTAL)
     assert list(known.sizes) == [{PS: 1, WORKER: 2}]
-
-
-def test_the_minimum_is_a_choice_though_its_speed_is_unknown() -> None:
-    known = choices_of(job("j", workers(2, 1, 4), speed=Table({(0, 2): 3.0})), TOTAL)
-    assert known.workers.tolist() == [1, 2]
-    assert known.rates.tolist() == [1.5, 3.0]
 
 
 def test_sizes_above_the_measured_ones_are_believed_to_scale_up_to_twice_as_many() -> None:
@@ -50,9 +44,10 @@ def test_sizes_above_the_measured_ones_are_believed_to_scale_up_to_twice_as_many
 
 def test_a_present_size_that_is_no_choice_is_believed_as_fast_as_the_next_smaller_one() -> None:
     running = job("j", workers(1, 1, 4), speed=rates(1.0, 2.0, 2.0, 3.0), on={WORKER: ("n",) * 3})
-    known = with_present(choices_of(running, TOTAL), running)
-    assert known.sizes[-1] == {WORKER: 3}
-    assert known.rates[-1] == 2.0
+    known = within_reach(choices_of(running, TOTAL), running, 9)
+    assert known.workers.tolist() == [1, 2, 3, 4]
+    assert known.rates.tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert within_reach(known, running, 2).workers.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("changes", "part"), [(0, 270 / 300), (3, 180 / 300), (100, 0.0)])

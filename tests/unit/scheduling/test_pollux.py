@@ -123,7 +123,7 @@ def test_the_search_ends_near_the_best_allocation_of_one_node(seed: int, fairnes
     start = drawn(seed, nodes=1, gpus=6)
     rule = FairSpeedups(fairness=fairness, growth=0)
     round_ = Round(start, build("pollux", parse_profile("pollux", FREE)))
-    search = Search(rule, open_with_choices(round_, rule), round_)
+    search = Search(rule, open_with_choices(round_, rule, rule.growth, "pollux"), round_)
     every = [each for each in product(*(range(int(most) + 1) for most in np.minimum(search.most, 6))) if sum(each) <= 6]
     best = search.value(np.array(every)[:, :, None]).max()
     found = search.value(search.run(np.random.default_rng(1))[None])[0]
@@ -135,7 +135,7 @@ def test_many_jobs_and_nodes_get_a_smaller_search() -> None:
     jobs = [job(f"j{k}", workers(1, 1, 2), steps=1e6, speed=LINEAR) for k in range(400)]
     start = snapshot([node(f"n{k}", gpus=4) for k in range(100)], jobs)
     round_ = Round(start, build("pollux", parse_profile("pollux", {})))
-    population, generations = Search(rule, open_with_choices(round_, rule), round_).effort
+    population, generations = Search(rule, open_with_choices(round_, rule, rule.growth, "pollux"), round_).effort
     assert population == MOST_CELLS // 40_000 == 25
     assert generations == 100
 

@@ -15,15 +15,14 @@ from elastic_tfjob.scheduling.core import ElasticParameters, Seconds, Stages, ne
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.reasons import Reason
-from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import Counts, Job
+from elastic_tfjob.scheduling.snapshot import WORKER, Counts, Job
 from elastic_tfjob.scheduling.steps.goodput import (
     Choices,
     Open,
     PerNode,
     give,
-    most_workers,
     open_with_choices,
     remember_changes,
     restart_factor,
@@ -66,7 +65,7 @@ class FairSpeedups:
     generations: int = 50
 
     def __call__(self, round_: Round) -> None:
-        open_ = open_with_choices(round_, self)
+        open_ = open_with_choices(round_, self, self.growth, NAME)
         if not open_.jobs or not open_.nodes:
             return
         if 2 * len(open_.jobs) * len(open_.nodes) > MOST_CELLS:
@@ -86,39 +85,59 @@ class FairSpeedups:
 
 
 class Search:
-    """The jobs and nodes as arrays: by job what each number of workers is worth, and by job and node how many workers
-    fit."""
+    """The jobs and nodes as arrays: by job what each number of units is worth, and by job and node how many units fit.
+
+    A unit is a worker. Where the profile's Place chooses nodes, it is instead the next size of the job, and all nodes
+    count as one with their total."""
 
     def __init__(self, rule: FairSpeedups, open_: Open, round_: Round) -> None:
         self.rule, self.open_ = rule, open_
-        jobs, nodes, room = open_.jobs, open_.nodes, round_.room
+        self.by_node = open_.chooses_nodes(round_)
+        if self.by_node:
+            self._workers_by_node(round_)
+        else:
+            self._sizes(round_)
+        self.one_node = self.fits.max(axis=1, initial=0)
+        self._value(round_, open_.jobs)
+
+    def _workers_by_node(self, round_: Round) -> None:
+        jobs, nodes = self.open_.jobs, self.open_.nodes
+        self.units = [known.workers for known in self.open_.choices]
+        self.most = np.array([units[-1] for units in self.units])
         at = {i: n for n, i in enumerate(nodes)}
         self.present = np.zeros((len(jobs), len(nodes)), dtype=np.int64)
-        for j, spread in enumerate(open_.present(round_)):
+        for j, spread in enumerate(self.open_.present(round_)):
             for i, workers in spread.items():
                 if i in at:
                     self.present[j, at[i]] = workers
-        self.free = np.array(open_.free, dtype=np.int64)
-        self.each = np.array([_each(known) for known in open_.choices], dtype=np.int64)
-        counts = self.each.any(axis=0)
-        self.free, self.each = self.free[:, counts], self.each[:, counts]
-        some = np.maximum(self.each, 1)
-        fits = np.where(self.each[:, None] > 0, self.free[None] // some[:, None], NO_BOUND).min(
-            axis=2, initial=NO_BOUND
-        )
+        free = np.array(self.open_.free, dtype=np.int64)
+        each = np.array([job.spec.demand({WORKER: 1}) for job in jobs], dtype=np.int64)
+        counts = each.any(axis=0)
+        self.free, each = free[:, counts], each[:, counts]
+        some = np.maximum(each, 1)
+        fits = np.where(each[:, None] > 0, self.free[None] // some[:, None], NO_BOUND).min(axis=2, initial=NO_BOUND)
         for j, job in enumerate(jobs):
-            allowed = room.allowed(job.spec)
+            allowed = round_.room.allowed(job.spec)
             if allowed is not None:
                 fits[j, [n for n, i in enumerate(nodes) if i not in allowed]] = 0
-        self.most = np.array(
+        self.fits = np.minimum(fits, self.most[:, None])
+        self.takes = each[:, None] * np.arange(int(self.most.max()) + 1)[None, :, None]
+
+    def _sizes(self, round_: Round) -> None:
+        choices = self.open_.choices
+        self.units = [np.arange(1, len(known.sizes) + 1) for known in choices]
+        self.most = np.array([len(known.sizes) for known in choices])
+        self.present = np.array(
             [
-                known.workers[int(np.searchsorted(known.workers, most_workers(job, rule.growth, NAME), "right")) - 1]
-                for job, known in zip(jobs, open_.choices, strict=True)
+                [known.sizes.index(job.counts) + 1 if job.placement else 0]
+                for job, known in zip(self.open_.jobs, choices, strict=True)
             ]
         )
-        self.fits = np.minimum(fits, self.most[:, None])
-        self.one_node = fits.max(axis=1, initial=0)
-        self._value(round_, jobs)
+        self.fits = self.most[:, None]
+        self.free = np.array([total_of(self.open_.free)], dtype=np.int64)
+        self.takes = np.zeros((len(choices), int(self.most.max()) + 1, self.free.shape[1]), dtype=np.int64)
+        for j, known in enumerate(choices):
+            self.takes[j, 1 : len(known.sizes) + 1] = known.demand
 
     def _value(self, round_: Round, jobs: Sequence[Job]) -> None:
         rule, width = self.rule, int(self.most.max()) + 1
@@ -126,7 +145,7 @@ class Search:
         factors = np.array([restart_factor(job, rule.restart_s, NAME, round_.now) for job in jobs])
         for j, (job, known) in enumerate(zip(jobs, self.open_.choices, strict=True)):
             fair = known.rates[fair_row(known, job, round_.room.total, len(jobs))]
-            rows = np.searchsorted(known.workers, np.arange(width), "right")
+            rows = np.searchsorted(self.units[j], np.arange(width), "right")
             speedups[j] = np.concatenate(([0.0], known.rates / fair))[rows]
         self.worth = rule.worth(speedups * factors[:, None])
         each = np.arange(len(jobs))
@@ -212,23 +231,23 @@ class Search:
         pool[k, :, n] = np.where(leaves, 0, pool[k, :, n])
 
     def _fit(self, pool: Workers, rng: np.random.Generator) -> None:
-        """Random jobs have fewer workers on a node until they fit."""
-        takes = pool.swapaxes(1, 2).astype(np.float64) @ self.each
-        k, n = np.nonzero((takes > self.free).any(axis=2))
+        """Random jobs have fewer units on a node until they fit."""
+        jobs = np.arange(pool.shape[1])
+        k, n = np.nonzero((self.takes[jobs[:, None], pool].sum(axis=1) > self.free).any(axis=2))
         while len(k):
             on_node = pool[k, :, n]
             chosen = (rng.random(on_node.shape) * (on_node > 0)).argmax(axis=1)
             each = np.arange(len(k))
             on_node[each, chosen] = rng.integers(0, np.maximum(on_node[each, chosen], 1))
             pool[k, :, n] = on_node
-            over = (on_node @ self.each > self.free[n]).any(axis=1) & (on_node > 0).any(axis=1)
+            over = (self.takes[jobs, on_node].sum(axis=1) > self.free[n]).any(axis=1) & (on_node > 0).any(axis=1)
             k, n = k[over], n[over]
 
     # ---- the result
 
-    def sizes_and_nodes(self, found: Workers) -> tuple[list[Counts | None], list[PerNode | None]]:
-        """The size of each job and its workers by node, without workers that no size has. A job that the search did not
-        change stays as it is."""
+    def sizes_and_nodes(self, found: Workers) -> tuple[list[Counts | None], list[PerNode | None] | None]:
+        """The size of each job, and its workers by node, without workers that no size has. A job that the search did
+        not change stays as it is."""
         sizes: list[Counts | None] = []
         nodes: list[PerNode | None] = []
         for j, (job, known) in enumerate(zip(self.open_.jobs, self.open_.choices, strict=True)):
@@ -237,20 +256,15 @@ class Search:
                 sizes.append(job.counts or None)
                 nodes.append(None)
                 continue
-            row = int(np.searchsorted(known.workers, min(int(kept.sum()), int(self.most[j])), "right"))
-            extra = int(kept.sum()) - (int(known.workers[row - 1]) if row else 0)
+            row = int(np.searchsorted(self.units[j], min(int(kept.sum()), int(self.most[j])), "right"))
+            extra = int(kept.sum()) - (int(self.units[j][row - 1]) if row else 0)
             for n in np.argsort(kept, kind="stable").tolist():
                 less = min(extra, int(kept[n]))
                 kept[n] -= less
                 extra -= less
             sizes.append(known.sizes[row - 1] if row else None)
             nodes.append({self.open_.nodes[n]: int(kept[n]) for n in np.nonzero(kept)[0].tolist()})
-        return sizes, nodes
-
-
-def _each(known: Choices) -> Resources:
-    """What a job's largest size takes for each worker, with its share of the parameter servers; rounded up."""
-    return Resources(*(-(-known.demand // np.maximum(known.workers, 1)[:, None])).max(axis=0).tolist())
+        return sizes, nodes if self.by_node else None
 
 
 def fair_row(known: Choices, job: Job, total: Resources, jobs: int) -> int:

@@ -4,7 +4,7 @@ Written from the paper, sections 3.3 and 3.4. What differs from it is said in do
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Final
 
@@ -17,16 +17,14 @@ from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.snapshot import WORKER, Job
+from elastic_tfjob.scheduling.snapshot import WORKER
 from elastic_tfjob.scheduling.steps.goodput import (
     Open,
     PerNode,
     give,
-    most_workers,
     open_with_choices,
     remember_changes,
     restart_factor,
-    with_present,
 )
 
 __all__ = ["BestConfigurations", "Option", "SiaParameters", "best_options"]
@@ -64,12 +62,10 @@ class BestConfigurations:
     growth: int = 2
 
     def __call__(self, round_: Round) -> None:
-        open_ = open_with_choices(round_, self)
+        open_ = open_with_choices(round_, self, self.growth, NAME)
         if not open_.jobs or not open_.nodes:
             return
-        known = [with_present(known, job) for known, job in zip(open_.choices, open_.jobs, strict=True)]
-        open_ = replace(open_, choices=known)
-        chooses_nodes = round_.rules.repack and all(_workers_only(job) for job in open_.jobs)
+        chooses_nodes = open_.chooses_nodes(round_)
         types = node_types(round_, open_, apart=chooses_nodes)
         capacity, kind = bottleneck(open_, types)
         options = self.options(round_, open_, types, kind)
@@ -90,7 +86,6 @@ class BestConfigurations:
         for job, known, present in zip(open_.jobs, open_.choices, open_.present(round_), strict=True):
             on, allowed = present.keys(), round_.room.allowed(job.spec)
             each = tuple((-(-known.demand[0] // max(1, int(known.workers[0])))).tolist())
-            most = most_workers(job, self.growth, NAME)
             rates: list[tuple[int, int, float, bool]] = []
             for t, type_ in enumerate(types):
                 if (t, each, allowed) not in holds:
@@ -100,7 +95,7 @@ class BestConfigurations:
                 for k in range(len(known.sizes)):
                     same = bool(kept) and known.sizes[k] == job.counts
                     w = int(known.workers[k])
-                    if same or (w <= most and (k == 0 or _fills(w, one_node)) and one_node):
+                    if same or k == 0 or (one_node and _fills(w, one_node)):
                         rates.append((k, t, float(known.rates[k]) * type_.speed, same))
             least = min((rate for _, _, rate, _ in rates), default=1.0)
             scale = max(1, int(known.workers[0])) / least
@@ -117,10 +112,6 @@ class BestConfigurations:
                 ]
             )
         return found
-
-
-def _workers_only(job: Job) -> bool:
-    return [group.type for group in job.spec.groups] == [WORKER]
 
 
 def _fills(workers: int, one_node: int) -> bool:

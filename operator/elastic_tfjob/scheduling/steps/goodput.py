@@ -15,10 +15,9 @@ from elastic_tfjob.scheduling.reasons import Reason, added
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import PS, UNPLACED, WORKER, Counts, Job, JobSpec, Placement
-from elastic_tfjob.scheduling.steps.hull import bounds
+from elastic_tfjob.scheduling.steps.hull import HullRule, bounds
 from elastic_tfjob.scheduling.steps.open_jobs import OpenJobs
 from elastic_tfjob.scheduling.steps.sizes import Floats, Ints, apply_sizes, candidates
-from elastic_tfjob.speed.model import known_sizes
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
 __all__ = [
@@ -26,23 +25,22 @@ __all__ = [
     "Open",
     "PerNode",
     "give",
-    "most_workers",
     "open_with_choices",
     "remember_changes",
     "restart_factor",
-    "with_present",
 ]
 
 PerNode = Mapping[int, int]
 """Workers by number of the node."""
 
+FRONT: Final = HullRule()
 PRIOR: Final = 2
 """Sizes up to this many times the largest measured one are believed to scale perfectly, until one is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The sizes of a job, each with more workers and more speed than the one before; `rates` are steps per second."""
+    """The sizes of a job, by number of replicas; `rates` are steps per second. The first is its minimum."""
 
     sizes: Sequence[Counts]
     workers: Ints
@@ -51,36 +49,19 @@ class Choices:
 
 
 def choices_of(job: Job, total: Resources) -> Choices:
-    """For each number of workers the best number of parameter servers, without sizes that are no faster than a smaller
-    one. The minimum is always among them. Without a trusted fit, the sizes above the largest measured one are believed
-    to scale perfectly, up to twice as many workers (the prior of both papers)."""
+    """The sizes that no other one matches in speed with as many or fewer replicas. Without a trusted fit, the sizes
+    above the largest measured one are believed to scale perfectly, up to twice as many workers (the prior of both
+    papers)."""
     spec, speed = job.spec, job.speed
-    least = spec.minimum
-    if speed is None or not spec.elastic or not least.get(WORKER):
-        return _choices(spec, [(least, 1.0)])
-    known = known_sizes(speed, bounds(spec, PS), bounds(spec, WORKER))
-    order = np.lexsort((known.ps, -known.steps_per_s, known.workers))
-    found: list[tuple[Counts, float]] = []
-    for k in order.tolist():
-        if not found or known.steps_per_s[k] > found[-1][1]:
-            size = {**least, WORKER: int(known.workers[k])}
-            if spec.group(PS) is not None:
-                size[PS] = int(known.ps[k])
-            if found and found[-1][0][WORKER] == size[WORKER]:
-                continue
-            found.append((size, float(known.steps_per_s[k])))
-    if not found:
-        return _choices(spec, [(least, 1.0)])
-    if found[0][0][WORKER] > least[WORKER]:
-        found.insert(0, (least, found[0][1] * least[WORKER] / found[0][0][WORKER]))
-    if isinstance(speed, OnlineSpeed) and (speed.fit is None or not speed.fit.confident):
+    found = [(size, rate or 1.0) for _, rate, size in FRONT.front(job, total)]
+    if isinstance(speed, OnlineSpeed) and spec.elastic and (speed.fit is None or not speed.fit.confident):
         found += _prior(spec, *found[-1])
     return _choices(spec, found)
 
 
 def _prior(spec: JobSpec, size: Counts, rate: float) -> list[tuple[Counts, float]]:
     """Sizes above this one, with the same number of workers for each parameter server."""
-    had, most_ps = size[WORKER], bounds(spec, PS)[1]
+    had, most_ps = size.get(WORKER, 0), bounds(spec, PS)[1]
     sizes: list[tuple[Counts, float]] = []
     for n in range(had + 1, min(PRIOR * had, bounds(spec, WORKER)[1]) + 1):
         servers = {PS: min(most_ps, -(-size[PS] * n // had))} if PS in size else {}
@@ -97,18 +78,19 @@ def _choices(spec: JobSpec, found: Sequence[tuple[Counts, float]]) -> Choices:
     )
 
 
-def with_present(known: Choices, job: Job) -> Choices:
-    """The choices with the job's present size among them, believed to be as fast as the next smaller one."""
-    if not job.placement or job.counts in known.sizes:
+def within_reach(known: Choices, job: Job, most: int) -> Choices:
+    """The minimum, the choices of at most so many workers, and the job's present size. If that is no choice, it is
+    believed to be as fast as the next smaller one."""
+    if job.placement and job.counts not in known.sizes:
+        replicas = sum(job.counts.values())
+        at = sum(sum(size.values()) <= replicas for size in known.sizes)
+        found = list(zip(known.sizes, known.rates.tolist(), strict=True))
+        found.insert(max(at, 1), (job.counts, found[max(at, 1) - 1][1]))
+        known = _choices(job.spec, found)
+    reach = [k for k, size in enumerate(known.sizes) if not k or known.workers[k] <= most or size == job.counts]
+    if len(reach) == len(known.sizes):
         return known
-    workers = job.counts.get(WORKER, 0)
-    row = max(0, int(np.searchsorted(known.workers, workers, "right")) - 1)
-    return Choices(
-        [*known.sizes, job.counts],
-        np.append(known.workers, workers),
-        np.append(known.rates, known.rates[row]),
-        np.vstack((known.demand, np.array(job.spec.demand(job.counts), dtype=np.int64))),
-    )
+    return Choices([known.sizes[k] for k in reach], known.workers[reach], known.rates[reach], known.demand[reach])
 
 
 # -- The jobs that a round may change ----------------------------------------------------------------------------------
@@ -124,21 +106,31 @@ class Open:
     nodes: Sequence[int]
     free: Sequence[Resources]
 
+    def chooses_nodes(self, round_: Round) -> bool:
+        """Whether the policy chooses nodes: all replicas of a changed job are placed again, and all are workers. Else
+        the profile's Place does."""
+        return round_.rules.repack and all([g.type for g in job.spec.groups] == [WORKER] for job in self.jobs)
+
     def present(self, round_: Round) -> list[PerNode]:
         """The workers of each job by node."""
         return [per_node(round_, job.placement) for job in self.jobs]
 
 
-def open_with_choices(round_: Round, owner: Hashable) -> Open:
+def open_with_choices(round_: Round, owner: Hashable, growth: int, name: str) -> Open:
+    """`growth`, `name`: as for `most_workers`."""
     jobs, _ = candidates(round_, OpenJobs, choices_of, owner)
-    open_ = [(job, known) for job, known in zip(jobs.jobs, jobs.known, strict=True) if job.key not in round_.changes]
+    open_ = [
+        (job, within_reach(known, job, most_workers(job, growth, name)))
+        for job, known in zip(jobs.jobs, jobs.known, strict=True)
+        if job.key not in round_.changes
+    ]
     room = round_.room
     held: dict[int, list[Resources]] = {}
     for job, _ in open_:
         for type_, names in job.placement.items():
             request = job.spec.demand({type_: 1})
-            for name in names:
-                if (i := room.index.get(name)) is not None:
+            for node in names:
+                if (i := room.index.get(node)) is not None:
                     held.setdefault(i, []).append(request)
     free = {i: room.free(i).plus(total_of(held.get(i, ()))).positive() for i in range(len(room.nodes))}
     usable = set(free) if any(room.allowed(job.spec) is None for job, _ in open_) else set()
@@ -199,10 +191,9 @@ def remember_changes(round_: Round, open_: Open, name: str) -> None:
 def give(
     round_: Round, open_: Open, sizes: Sequence[Counts | None], nodes: Sequence[PerNode | None] | None, why: Reason
 ) -> None:
-    """Give each job its size (None: nothing), on these nodes (None: it stays as it is) if replicas are placed again at
-    a change and all changed jobs consist of workers only. Otherwise the profile's Place chooses nodes, and a smaller
-    size is taken where one does not fit."""
-    if nodes is not None and round_.rules.repack and _give_nodes(round_, open_, sizes, nodes, why):
+    """Give each job its size (None: nothing), on these nodes (None: it stays as it is). Without nodes the profile's
+    Place chooses them, and a smaller size is taken where one does not fit."""
+    if nodes is not None and _give_nodes(round_, open_, sizes, nodes, why):
         return
     differ = [k for k, size in enumerate(sizes) if size != (open_.jobs[k].counts or None)]
     apply_sizes(round_, [open_.jobs[k] for k in differ], [sizes[k] for k in differ], why)
@@ -217,8 +208,6 @@ def _give_nodes(
     for job, size, wanted in zip(open_.jobs, sizes, nodes, strict=True):
         if wanted is None:
             continue
-        if [group.type for group in job.spec.groups] != [WORKER]:
-            return False
         placement = UNPLACED if size is None else _on(round_, job, wanted)
         if placement != job.placement:
             changed.append((job, placement))
