@@ -219,7 +219,7 @@ def measure(ground: Ground, seed: int, names: Sequence[str]) -> list[dict[str, A
     rows = []
     for name, outcome in outcomes.items():
         s = with_losers(summarise(outcome, len(outcome.records)), outcome, outcomes["fixed"], MARGIN)
-        rows.append({"ground": ground.name, "policy": name, "seed": seed} | s.as_dict())
+        rows.append(s.as_dict() | {"ground": ground.name, "policy": name, "seed": seed})
     return rows
 
 
