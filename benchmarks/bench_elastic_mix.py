@@ -49,6 +49,7 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "hull": {**PACED, "min_gain": 0.1},
     "pollux": PACED,
     "sia": PACED,
+    "sia, all served": {**PACED, "unserved": 2.0},
     "kips": PACED,
     "kips, lent": {**PACED, "lend": "offered"},
     "deadline": PACED,

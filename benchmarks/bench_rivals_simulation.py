@@ -11,7 +11,8 @@ Grounds:
 - `ps`: DL2's parameter-server jobs on nodes of 8 CPUs and 2 GPUs.
 
 Each profile knows the true speeds at all sizes, and has the same interval and placement. `any size`: without the rule
-that a job at most doubles, which is there to find speeds that are not known. A loser takes over 3 % longer
+that a job at most doubles, which is there to find speeds that are not known. `all served`: also with a cost of a job
+without resources that is above what any other job can gain from them. A loser takes over 3 % longer
 than under `fixed`. The common mix, where no speed is known beforehand, is in bench_elastic_mix.py.
 """
 
@@ -83,6 +84,7 @@ def pollux_ground(traces: Path, model: str, load: float, workloads: Sequence[int
         "sia": told,
         "pollux, any size": {**told, "growth": 0},
         "sia, any size": {**told, "growth": 0},
+        "sia, all served": {**told, "growth": 0, "unserved": 2.0},
         "elastic": {**told, "pause_s": 30.0, "lend": "none"},
     }
     kind = "tuned" if model == "pollux-tuned" else "fixed"
@@ -182,6 +184,7 @@ def types_ground(traces: Path) -> Ground:
         "hull": told,
         "pollux": told,
         "sia": told,
+        "sia, all served": {**told, "growth": 0, "unserved": 2.0},
         "elastic": {**told, "pause_s": 30.0, "lend": "none"},
     }
     return Ground("types", policies, run, range(1, 4))
@@ -194,7 +197,7 @@ def ps_ground(case: str, world: str) -> Ground:
     ground = elastic_bench.dl2_ground(case, world)
     slot, told, elastic = ground.policies.values()
     free = {**told, "restart_s": 0.0, "growth": 0}
-    rivals = {"pollux, any size": free, "sia, any size": free}
+    rivals = {"pollux, any size": free, "sia, any size": free, "sia, all served": {**free, "unserved": 2.0}}
     policies = {"fixed": slot, "optimus": told, "hull": told, **rivals, "elastic": elastic}
     return Ground(f"ps, {case}, {world}", policies, ground.run, [2001, 2002, 2003])
 
@@ -255,13 +258,14 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
 @click.option("--traces", type=click.Path(path_type=Path))
 @click.option("--only", default="", help="Grounds whose name has this in it.")
 @click.option("--policies", default="", help="These and `fixed`, separated by a slash; all.")
+@click.option("--seeds", default="", help="These seeds, separated by a slash; all.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/bench/rivals-simulation.json"))
-def main(*, traces: Path | None, only: str, policies: str, output: Path) -> None:
+def main(*, traces: Path | None, only: str, policies: str, seeds: str, output: Path) -> None:
     chosen = [ground for ground in grounds(traces_dir(traces)) if only in ground.name]
     found: list[dict[str, Any]] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     for ground in chosen:
-        for seed in ground.seeds:
+        for seed in map(int, seeds.split("/")) if seeds else ground.seeds:
             found += measure(ground, seed, policies.split("/") if policies else list(ground.policies))
             print(f"{ground.name}: {seed}", file=sys.stderr)
             output.write_text(json.dumps({"runs": found}, indent=1) + "\n")
