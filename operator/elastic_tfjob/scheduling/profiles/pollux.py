@@ -1,6 +1,6 @@
 """Pollux (Qiao et al., OSDI'21): an evolutionary search for the allocation with the fairest speedups.
 
-Written from the paper, sections 4.2 and 4.2.1. What differs from it is said in docs/profiles/pollux-sia.md.
+Written from the paper's rules. What differs from them is said in docs/profiles/pollux-sia.md.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class FairSpeedups:
     """Maximises the power mean of the jobs' speedups, (mean of s^p)^(1/p) with p = `fairness`, where s is the job's
-    speed over that with its fair share of the cluster (equation 11). The speed of a job that would be changed counts
+    speed over that with its fair share of the cluster. The speed of a job that would be changed counts
     less by its restart factor. With too many jobs and nodes for a search, jobs start with their minimum."""
 
     fairness: float = -1.0

@@ -1,6 +1,6 @@
 """Sia (Jayaram Subramanya et al., SOSP'23): the best configuration for each job, by an integer program in each round.
 
-Written from the paper, sections 3.3 and 3.4. What differs from it is said in docs/profiles/pollux-sia.md.
+Written from the paper's rules. What differs from them is said in docs/profiles/pollux-sia.md.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Option:
 class BestConfigurations:
     """Minimises the sum over jobs of (r N G)^p, p = `fairness` below 0: G is the goodput of the configuration over the
     job's least, N its least number of workers, and r the restart factor of a change. A job without a configuration
-    costs `unserved` (equations 3 and 4)."""
+    costs `unserved`."""
 
     fairness: float = -0.5
     unserved: float = 1.1

@@ -154,7 +154,7 @@ def per_node(round_: Round, placement: Placement) -> PerNode:
 
 def restart_factor(job: Job, restart_s: float, name: str, now: float) -> float:
     """The part of its speed that a job keeps if it is changed now: (T - n R) / (T + R) at the age T, with n earlier
-    changes that took R seconds each (Pollux, section 4.2.1; Sia, section 3.4). A waiting job loses nothing."""
+    changes that took R seconds each, as in both papers. A waiting job loses nothing."""
     age = max(0.0, now - job.spec.arrival_s)
     if not job.placement or age + restart_s <= 0:
         return 1.0
