@@ -208,6 +208,10 @@ bench-elastic: .venv ## compare elastic, kips, fixed and the Go operator on a mi
 bench-elastic-simulation: .venv ## compare elastic with each other profile, on that profile's own workload: build/bench/elastic-simulation.json
 	$(RUN) python benchmarks/bench_elastic_simulation.py
 
+.PHONY: bench-rivals-simulation
+bench-rivals-simulation: .venv ## compare elastic with Pollux' and Sia's policies, ONLY="Pollux, tuned" for a part (an hour in all): build/bench/rivals-simulation.json
+	$(RUN) python benchmarks/bench_rivals_simulation.py $(if $(ONLY),--only "$(ONLY)")
+
 .PHONY: bench-memory
 bench-memory: .venv ## compare rules for memory that grows, of one replica and on a small cluster, in simulation: build/bench/memory.json
 	$(RUN) python benchmarks/bench_memory.py

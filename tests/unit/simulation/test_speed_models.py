@@ -13,8 +13,10 @@ from elastic_tfjob.scheduling.snapshot import PS, WORKER, fixed_group
 from elastic_tfjob.simulation.live_job import Noise
 from elastic_tfjob.simulation.live_jobs import arrive
 from elastic_tfjob.simulation.speed_models.base import FIXED, linear_speed
+from elastic_tfjob.simulation.speed_models.catalogue import speed_model_named
 from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow, tables
 from elastic_tfjob.simulation.speed_models.pollux import (
+    APPLICATIONS,
     POLLUX,
     Application,
     PolluxTrueSpeed,
@@ -210,3 +212,37 @@ class TestPollux:
 
 def test_loss_curve() -> None:
     assert LossCurve(0.1, 1.0, 0.5).at(10) == pytest.approx(1 / 2 + 0.5)
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_tuned_batch_size_is_as_fast_as_each_fixed_one(name: str) -> None:
+    """Within what a local batch size between two measured ones can be better than both."""
+    app = application(name)
+    for batch in (app.init_batch, 2 * app.init_batch):
+        fixed = PolluxTrueSpeed(app, batch, app.steps(batch))
+        tuned = PolluxTrueSpeed(app, batch, app.steps(batch), tuned=True)
+        for workers in (1, 2, 4, 8):
+            rate = fixed.steps_per_s({WORKER: workers})
+            if rate is not None:
+                assert (tuned.steps_per_s({WORKER: workers}) or 0) >= 0.96 * rate
+
+
+def test_batch_sizes_are_within_what_was_measured() -> None:
+    """And with one replica, more than one pass for each larger batch: the gradient noise is measured between them."""
+    app = application("cifar10")
+    for shape in ((1,), (4,), (4, 4, 2)):
+        for batch, seconds in app.batches(shape):
+            assert app.init_batch <= batch <= app.max_batch
+            assert seconds > 0
+    alone = dict(app.batches((1,)))
+    step, sync = app.step_times((1,), 128)
+    assert alone[128] == step
+    assert alone[256] == pytest.approx(step + step - sync)
+    assert 257 not in alone
+
+
+def test_the_tuned_model_is_chosen_by_name() -> None:
+    job = work("j", 0, None, model="imagenet", batch_size=400)
+    speed = speed_model_named("pollux-tuned").true_speed(job)
+    assert speed.total_steps == POLLUX.true_speed(job).total_steps
+    assert (speed.steps_per_s({WORKER: 64}) or 0) > 30 * (speed.steps_per_s({WORKER: 1}) or 1)

@@ -32,6 +32,8 @@ from elastic_tfjob.scheduling.profiles.deadline import DeadlineParameters
 from elastic_tfjob.scheduling.profiles.dl2 import Dl2Parameters
 from elastic_tfjob.scheduling.profiles.elastic import ElasticProfileParameters
 from elastic_tfjob.scheduling.profiles.kips import KipsParameters
+from elastic_tfjob.scheduling.profiles.pollux import PolluxParameters
+from elastic_tfjob.scheduling.profiles.sia import SiaParameters
 from elastic_tfjob.scheduling.profiles.specon import SpeconParameters
 from elastic_tfjob.scheduling.profiles.tetris import TetrisParameters
 from elastic_tfjob.scheduling.rules import Need, Order
@@ -59,6 +61,8 @@ PROFILES: dict[str, type[ProfileParameters]] = {
     "tetris": TetrisParameters,
     "optimus": OptimusParameters,
     "hull": HullParameters,
+    "pollux": PolluxParameters,
+    "sia": SiaParameters,
     "dl2": Dl2Parameters,
     "kips": KipsParameters,
     "deadline": DeadlineParameters,

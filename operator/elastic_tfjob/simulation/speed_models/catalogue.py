@@ -3,11 +3,12 @@
 from elastic_tfjob.simulation.speed_models.base import FIXED, LINEAR, SpeedModel
 from elastic_tfjob.simulation.speed_models.cpu import CPU_SHARE, PS_CPU
 from elastic_tfjob.simulation.speed_models.elasticflow import elasticflow
-from elastic_tfjob.simulation.speed_models.pollux import POLLUX
+from elastic_tfjob.simulation.speed_models.pollux import POLLUX, POLLUX_TUNED
 from elastic_tfjob.simulation.speed_models.ps import PS_FORMULA, ps_measured
 
 SPEED_MODELS: dict[str, SpeedModel] = {
-    model.name: model for model in (FIXED, LINEAR, PS_FORMULA, ps_measured(), PS_CPU, POLLUX, elasticflow(), CPU_SHARE)
+    model.name: model
+    for model in (FIXED, LINEAR, PS_FORMULA, ps_measured(), PS_CPU, POLLUX, POLLUX_TUNED, elasticflow(), CPU_SHARE)
 }
 
 DEFAULT_SPEED_MODEL = {

@@ -3,15 +3,19 @@
 Every job trains at its requested batch size. Its work is the number of steps through all epochs at that size: the sum
 over epochs of progress divided by the statistical gain measured in the epoch. Its speed is one divided by the step time
 measured for its placement, including gradient accumulation.
+
+With `pollux-tuned` every job instead trains each epoch at the batch size that makes most progress per second in its
+placement, as if the trainer tuned it (Pollux' agents do), under every profile alike. Its speed in a placement is the
+mean over all epochs, in steps at the requested batch size.
 """
 
 import csv
 import gzip
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 import numpy as np
@@ -45,6 +49,8 @@ class Application:
     max_local: float
     _interpolator: object = None
     _memo: dict[tuple[tuple[int, ...], float], Times] = field(default_factory=dict)
+
+    _seconds: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
     def init_batch(self) -> int:
@@ -99,6 +105,34 @@ class Application:
             (self.progress_after(epoch + 1) - self.progress_after(epoch)) / self.gain(batch, epoch)
             for epoch in range(self.max_epochs)
         )
+
+    def tuned_seconds(self, placement: tuple[int, ...]) -> float:
+        """The seconds through all epochs at this placement, each at the batch size with the most progress per
+        second."""
+        if placement not in self._seconds:
+            epochs = range(self.max_epochs)
+            progress = np.diff([self.progress_after(epoch) for epoch in (*epochs, self.max_epochs)])
+            per_s = [
+                np.array([self.gain(batch, epoch) for epoch in epochs]) / seconds
+                for batch, seconds in self.batches(placement)
+            ]
+            self._seconds[placement] = float((progress / np.max(per_s, axis=0)).sum())
+        return self._seconds[placement]
+
+    def batches(self, placement: tuple[int, ...]) -> Iterator[tuple[int, float]]:
+        """Batch sizes that are possible at this placement, with the seconds that a step takes: multiples of the
+        measured local batch sizes, from the smallest batch size that was measured to the largest."""
+        replicas = sum(placement)
+        smallest = max(math.ceil(self.min_local), math.ceil(self.init_batch / replicas))
+        measured = {int(local) for rows in self.by_placement.values() for local, _, _ in rows}
+        for local in sorted({smallest, *(local for local in measured if smallest <= local <= self.max_local)}):
+            for passes in range(1, self.max_batch // (replicas * local) + 1):
+                batch = replicas * local * passes
+                # With one replica, the gradient noise is measured between the passes of a step.
+                if replicas == 1 and passes == 1 and batch > self.init_batch:
+                    continue
+                step, sync = self.step_times(placement, local)
+                yield batch, step + (step - sync) * (passes - 1)
 
 
 def between(rows: list[tuple[float, float, float]], x: float) -> Times:
@@ -161,11 +195,13 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 @dataclass(slots=True)
 class PolluxTrueSpeed:
-    """The true speed of one job. `batch` is the target batch size, at which steps are counted."""
+    """The true speed of one job. `batch` is the target batch size, at which steps are counted. `tuned`: it trains at
+    the best batch size instead."""
 
     app: Application
     batch: int
     total_steps: float
+    tuned: bool = False
     _rates: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def rate(self, placement: Placement) -> float:
@@ -185,9 +221,12 @@ class PolluxTrueSpeed:
     def largest(self) -> int:
         """The largest number of replicas with a measured local batch size. ncf runs on one GPU only, as in Pollux'
         runs."""
-        return 1 if self.app.name == "ncf" else int(self.batch // self.app.min_local)
+        batch = self.app.max_batch if self.tuned else self.batch
+        return 1 if self.app.name == "ncf" else int(batch // self.app.min_local)
 
     def _rate(self, shape: tuple[int, ...]) -> float:
+        if self.tuned:
+            return self.total_steps / self.app.tuned_seconds(shape)
         if shape not in self._rates:
             replicas = sum(shape)
             atomic, accumulated = self.local_batch(replicas)
@@ -207,7 +246,7 @@ class PolluxTrueSpeed:
         return min(atomic, int(self.app.max_batch / (replicas * (accumulated + 1)))), accumulated
 
 
-def pollux_speed(job: WorkloadJob) -> TrueSpeed:
+def pollux_speed(job: WorkloadJob, *, tuned: bool = False) -> TrueSpeed:
     if job.model not in APPLICATIONS:
         raise ValueError(
             f"job {job.key}: the speed model pollux does not know application {job.model!r}; allowed: "
@@ -219,7 +258,8 @@ def pollux_speed(job: WorkloadJob) -> TrueSpeed:
             f"job {job.key}: {job.model} was measured at batch sizes "
             f"{app.init_batch} to {app.max_batch}, not {job.batch_size}"
         )
-    return PolluxTrueSpeed(app, job.batch_size, app.steps(job.batch_size))
+    return PolluxTrueSpeed(app, job.batch_size, app.steps(job.batch_size), tuned)
 
 
 POLLUX = SpeedModel("pollux", pollux_speed)
+POLLUX_TUNED = SpeedModel("pollux-tuned", partial(pollux_speed, tuned=True))
