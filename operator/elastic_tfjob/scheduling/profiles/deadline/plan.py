@@ -36,7 +36,8 @@ def probe(deadline_round: DeadlineRound) -> None:
 def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None = None) -> None:
     """In the order of deadlines, reserve for each job the smallest size that meets its deadline, as early as possible;
     with `raises`, CPU in place is preferred over a resize. If a job does not fit, an earlier job with more work gives
-    up its booking (Moore, 1968) and is tried again last.
+    up its booking (Moore, 1968) and is tried again last. If jobs then have no booking, the order by least work is
+    tried.
 
     A job that cannot meet its deadline gets no booking, and the reason is stored.
     """
@@ -68,6 +69,13 @@ def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None 
             job_case.why = Reason("deadline-no-room")
     for _, _, job_case in sorted(dropped, key=lambda entry: entry[:2]):
         _book(deadline_round, job_case, raises)
+    if dropped:
+        raised = raises.raised if raises is not None else frozenset[str]()
+        able = {id(job_case) for job_case in (*accepted, *(job_case for _, _, job_case in dropped))}
+        _smallest_first(
+            deadline_round,
+            [each for each in deadline_round.cases if id(each) in able and each.job.key not in raised],
+        )
     for job_case in deadline_round.cases:
         if job_case.booking is None and raises is not None:
             raises.withdraw(job_case)
@@ -130,6 +138,34 @@ def _exchange(
             return area, other
         timeline.retake(other.booking)
     return None
+
+
+def _smallest_first(deadline_round: DeadlineRound, job_cases: list[JobCase]) -> None:
+    """Book these jobs again in the order of their areas, each with as little capacity as possible. If that meets fewer
+    deadlines, their bookings do not change. With as many, this order is better: a job that ends soon is safe from jobs
+    that arrive later."""
+    timeline, promises = deadline_round.timeline, deadline_round.settings.keep_promises
+    before = [(job_case, job_case.booking) for job_case in job_cases if job_case.booking is not None]
+    for _, booking in before:
+        timeline.release(booking)
+    order = sorted(
+        (promises and not job_case.job.placement, _area(job_case), k) for k, job_case in enumerate(job_cases)
+    )
+    for _, _, k in order:
+        job_cases[k].booking = timeline.book(job_cases[k].curve, job_cases[k].need, mixed=True)
+    after = [booking for job_case in job_cases if (booking := job_case.booking) is not None]
+    if len(after) >= len(before):
+        for job_case, _ in before:
+            if job_case.booking is None:
+                job_case.why = Reason("gives-way")
+        return
+    for booking in after:
+        timeline.release(booking)
+    for job_case in job_cases:
+        job_case.booking = None
+    for job_case, booking in before:
+        timeline.retake(booking)
+        job_case.booking = booking
 
 
 def _area(job_case: JobCase) -> float:
