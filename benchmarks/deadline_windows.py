@@ -12,7 +12,7 @@ from elastic_tfjob.simulation.formats import made_elastic, read_csv
 from elastic_tfjob.simulation.speed_models.elasticflow import rate_with, tables
 from elastic_tfjob.simulation.workload import WorkloadJob
 
-__all__ = ["SOURCES", "Window", "drawn", "work"]
+__all__ = ["ACCELERATOR", "NODE", "SOURCES", "Window", "drawn", "work"]
 
 ACCELERATOR: Final = "A100"
 ITP: Final = tuple(f"itp/itp_cluster{n:02}.csv.gz" for n in (1, 2, 3, 4, 5, 6, 7, 9, 10))
