@@ -145,9 +145,9 @@ def _smallest_first(deadline_round: DeadlineRound, job_cases: list[JobCase]) -> 
     deadlines, their bookings do not change. With as many, this order is better: a job that ends soon is safe from jobs
     that arrive later."""
     timeline, promises = deadline_round.timeline, deadline_round.settings.keep_promises
-    before = [(job_case, job_case.booking) for job_case in job_cases if job_case.booking is not None]
-    for _, booking in before:
-        timeline.release(booking)
+    before = [(job_case, booking) for job_case in job_cases if (booking := job_case.booking) is not None]
+    for _, booked in before:
+        timeline.release(booked)
     order = sorted(
         (promises and not job_case.job.placement, _area(job_case), k) for k, job_case in enumerate(job_cases)
     )
@@ -159,24 +159,26 @@ def _smallest_first(deadline_round: DeadlineRound, job_cases: list[JobCase]) -> 
             if job_case.booking is None:
                 job_case.why = Reason("gives-way")
         return
-    for booking in after:
-        timeline.release(booking)
+    for booked in after:
+        timeline.release(booked)
     for job_case in job_cases:
         job_case.booking = None
-    for job_case, booking in before:
-        timeline.retake(booking)
-        job_case.booking = booking
+    for job_case, booked in before:
+        timeline.retake(booked)
+        job_case.booking = booked
 
 
 def _area(job_case: JobCase) -> float:
     """The share of the cluster times seconds that the job needs on an empty cluster at the smallest size that meets its
     deadline."""
     curve, need = job_case.curve, job_case.need
-    lasts = need.steps(curve)[1:] / curve.rates[1:]
-    for share, seconds in zip(curve.share[1:], lasts, strict=True):
+    area = inf
+    for row, share in enumerate(curve.plain.share[1:], 1):
+        seconds = need.lasts_s(curve, row)
+        area = share * seconds
         if seconds <= need.by_s:
-            return float(share * seconds)
-    return float(curve.share[-1] * lasts[-1])
+            break
+    return area
 
 
 # -- The placement of the planned sizes on nodes -----------------------------------------------------------------------
