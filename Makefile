@@ -160,6 +160,10 @@ bench-deadline-qos: .venv ## simulate the single-job deadlines of Xing et al.: b
 bench-deadline-simulation: .venv ## compare met deadlines with edf, fixed and upper bounds in simulation: build/bench/deadline-simulation.json (needs the public traces)
 	$(RUN) python benchmarks/bench_deadline_simulation.py
 
+.PHONY: bench-deadline-windows
+bench-deadline-windows: .venv ## compare met deadlines with bounds on windows of traces drawn by seed: build/bench/deadline-windows.json (needs the public traces)
+	$(RUN) python benchmarks/bench_deadline_windows.py
+
 .PHONY: bounds
 bounds: .venv ## compute upper bounds of met deadlines by linear programs: build/bench/bounds.json (needs the public traces)
 	$(RUN) python benchmarks/bounds.py

@@ -25,7 +25,7 @@ from math import floor, inf
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
 __all__ = ["Work", "hull", "most_met"]
@@ -65,9 +65,12 @@ def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
     return (b[1] - a[1]) / (b[0] - a[0])
 
 
-def most_met(jobs: Sequence[Work], accelerators: int, most_intervals: int = MOST_INTERVALS) -> int:
-    """No schedule on so many accelerators has more of these jobs done in time. Raises RuntimeError where the solver
-    fails."""
+def most_met(
+    jobs: Sequence[Work], accelerators: int, most_intervals: int = MOST_INTERVALS, whole_s: float = 0.0
+) -> int:
+    """No schedule on so many accelerators has more of these jobs done in time. With `whole_s`, no job is accepted in
+    part, and the solver searches for so many seconds; its bound is valid even if it has not finished then. Raises
+    RuntimeError where the solver fails."""
     easy, hard = [], []
     for job in jobs:
         corners = hull({n: rate for n, rate in job.rates.items() if n <= accelerators})
@@ -78,7 +81,7 @@ def most_met(jobs: Sequence[Work], accelerators: int, most_intervals: int = MOST
     if not hard:
         return len(easy)
     edges = _edges([job for job, _ in hard], most_intervals)
-    value = _solve(hard, edges, accelerators)
+    value = _solve(hard, edges, accelerators, whole_s)
     return len(easy) + min(len(hard), floor(value + _TOLERANCE * len(hard)))
 
 
@@ -91,7 +94,10 @@ def _edges(jobs: Sequence[Work], most: int) -> list[float]:
 
 
 def _solve(
-    jobs: Sequence[tuple[Work, Sequence[tuple[int, float]]]], edges: Sequence[float], accelerators: int
+    jobs: Sequence[tuple[Work, Sequence[tuple[int, float]]]],
+    edges: Sequence[float],
+    accelerators: int,
+    whole_s: float,
 ) -> float:
     """Columns: the accepted part of each job, then seconds of each job, interval and corner of its speed; where it has
     a pause, also seconds of that. Rows: what a job does covers its accepted part, and so does its pause; it is not in
@@ -143,6 +149,19 @@ def _solve(
     bounds = np.zeros((column, 2))
     bounds[:, 1] = inf
     bounds[: len(jobs), 1] = 1.0
+    if whole_s:
+        whole = np.zeros(column)
+        whole[: len(jobs)] = 1
+        rules = LinearConstraint(matrix, -np.inf, np.array(limits))
+        chosen = milp(
+            goal,
+            integrality=whole,
+            bounds=Bounds(bounds[:, 0], bounds[:, 1]),
+            constraints=rules,
+            options={"time_limit": whole_s},
+        )
+        if chosen.mip_dual_bound is not None:
+            return -float(chosen.mip_dual_bound)
     found = linprog(goal, A_ub=matrix, b_ub=np.array(limits), bounds=bounds, method="highs")
     if found.x is None:
         raise RuntimeError(f"no bound: {found.message}")

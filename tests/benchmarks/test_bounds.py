@@ -61,6 +61,13 @@ def test_worked_examples(jobs: list[Work], accelerators: int, met: int) -> None:
     assert most_met(jobs, accelerators) == met
 
 
+def test_jobs_that_count_in_part_loosen_the_bound() -> None:
+    """Of two jobs that need six of ten seconds, one fits; in part, 1.67 do, and twice that is 3.33."""
+    jobs = [Work(begin, begin + 10, 6, {1: 1.0}) for begin in (0, 0, 10, 10)]
+    assert most_met(jobs, 1) == 3
+    assert most_met(jobs, 1, whole_s=10) == 2
+
+
 def test_the_hull_leaves_out_what_another_mix_does_better() -> None:
     assert hull({1: 1.0, 2: 1.1, 4: 4.0, 8: 4.0, 16: 5.0}) == [(4, 4.0), (16, 5.0)]
 

@@ -1,9 +1,8 @@
-"""Curves: a job's useful sizes with the speed and the cost of each; and the Timeline, which reserves capacity for jobs
-until their deadlines."""
+"""Curves: a job's useful sizes with the speed and the cost of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import isfinite
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -25,15 +24,12 @@ __all__ = [
     "HAD",
     "NO_INCREMENTS",
     "ROW",
-    "Booking",
     "Curve",
     "CurveCache",
     "CurveIncrements",
     "Floats",
     "Increments",
-    "Need",
     "Sizes",
-    "Timeline",
     "Way",
     "curve_cache",
 ]
@@ -457,141 +453,3 @@ class CurveCache:
 
 def curve_cache(how: Sizes) -> Callable[[Snapshot], CurveCache]:
     return lambda snapshot: CurveCache(how)
-
-
-# -- Free capacity over future time slots, and the smallest size with which a job meets its deadline -------------------
-
-FIRST_S: Final = 10.0
-RATIO: Final = 1.1
-"""Slots end at the deadlines and at times that grow by this factor from the first slot, so that capacity released by a
-finished job can be used soon."""
-MOST_SLOTS: Final = 320
-"""The maximum number of slots. With more deadlines only some of them end a slot; a job's last slot is then used up to
-its deadline."""
-ROUNDING: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The remaining work of a job: `steps_left` steps, due `by_s` seconds from now. The job does not train for
-    `delay_s`, and for another `pause_s` if its size is not row `current` of its curve. A larger size takes `start_s` to
-    start; meanwhile the job trains at half its speed, since the replicas that stay also start their next program."""
-
-    steps_left: float
-    by_s: float
-    delay_s: float = 0.0
-    pause_s: float = 0.0
-    current: int = 0
-    start_s: float = 0.0
-
-    def steps(self, curve: Curve) -> Floats:
-        """By row of the curve, the remaining steps plus the steps that the job would do during its pauses."""
-        rates, now = curve.rates, self.current
-        steps: Floats = self.steps_left + (self.delay_s + self.pause_s) * rates
-        if now:
-            steps[now] = self.steps_left + self.delay_s * rates[now]
-            steps[now + 1 :] += self.start_s * (rates[now + 1 :] - rates[now] / 2)
-        return steps
-
-    def lasts_s(self, curve: Curve, row: int) -> float:
-        """Seconds until the end at this row."""
-        rates, now = curve.plain.rates, self.current
-        if row == now:
-            return self.delay_s + self.steps_left / rates[row]
-        started = self.start_s * (rates[row] - rates[now] / 2) if 0 < now < row else 0.0
-        return self.delay_s + self.pause_s + (self.steps_left + started) / rates[row]
-
-    def least_s(self, curve: Curve) -> float:
-        """Seconds until the end at the best size."""
-        return min((self.lasts_s(curve, row) for row in range(1, len(curve.plain.rates))), default=inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Booking:
-    """Capacity reserved for a job: the row of its curve in the first slot, the largest row, the resources that it
-    takes, and the area (share of the cluster times seconds)."""
-
-    first: int
-    cap: int
-    taken: tuple[tuple[int, Floats], ...]
-    area: float
-
-
-class Timeline:
-    """The free capacity over time: `free` by resource (columns as in Resources) and slot. Times are seconds from
-    now."""
-
-    def __init__(self, free: Resources, deadlines: Iterable[float]) -> None:
-        ends = np.unique(np.array([d for d in deadlines if 0 < d < inf], dtype=np.float64))
-        horizon = float(ends[-1]) if len(ends) else FIRST_S
-        steps = FIRST_S * RATIO ** np.arange(np.ceil(np.log(max(horizon, FIRST_S) / FIRST_S) / np.log(RATIO)) + 1)
-        spare = max(1, MOST_SLOTS - len(steps))
-        if len(ends) > spare:
-            ends = ends[np.linspace(0, len(ends) - 1, spare).round().astype(np.int64)]
-        edges = np.unique(np.concatenate([steps[steps < horizon], ends, [horizon]]))
-        self.starts: Floats = np.concatenate([[0.0], edges[:-1]])
-        self.widths: Floats = edges - self.starts
-        self.free: Floats = np.repeat(np.array(free, dtype=np.float64)[:, None], len(edges), axis=1)
-
-    def hold(self, demand: Resources, until_s: float, times: int = 1) -> None:
-        """Subtract `times` the demand from the free capacity from now until `until_s` (times -1: add it), at least in
-        the first slot."""
-        slots = max(1, int(np.searchsorted(self.starts, until_s)))
-        self.free[:, :slots] -= times * np.array(demand, dtype=np.float64)[:, None]
-
-    def book(self, curve: Curve, need: Need) -> Booking | None:
-        """Reserve capacity as early as possible, with the smallest maximum row with which the job meets its deadline.
-        None: the free capacity is not sufficient."""
-        slots = int(self.starts.searchsorted(need.by_s))
-        if not slots:
-            return None
-        rows = len(curve.rates) - 1
-        widths = self.widths[:slots]
-        if self.starts[slots - 1] + widths[-1] > need.by_s:
-            widths = widths.copy()
-            widths[-1] = need.by_s - self.starts[slots - 1]
-        fits = self._fits(curve, slots)
-        time_at = np.bincount(fits, weights=widths, minlength=rows + 1)
-        rates = curve.rates
-        above = time_at[::-1].cumsum()[::-1]
-        made = rates * above
-        made[1:] += (rates * time_at).cumsum()[:-1]
-        steps = need.steps(curve)
-        enough = made >= steps * (1 - 1e-12)
-        enough[0] = False
-        cap = int(enough.argmax())
-        if not enough[cap]:
-            return None
-        used = np.minimum(fits, cap)
-        done = (rates[used] * widths).cumsum()
-        last = min(int(done.searchsorted(steps[cap] * (1 - 1e-12))), slots - 1)
-        used = used[: last + 1]
-        part = np.ones(last + 1)
-        if last:
-            before = done[last - 1]
-            part[last] = min(1.0, (steps[cap] - before) / max(done[last] - before, 1e-300))
-            # The unused part of the job's last slot is released by time, without the part beyond its deadline.
-            part[last] *= widths[last] / self.widths[last]
-        taken = tuple((column, curve.demand[used, column] * part) for column in curve.columns)
-        self._add(taken, -1)
-        area = float(curve.share[used] * part @ self.widths[: last + 1])
-        return Booking(int(used[0]), cap, taken, area)
-
-    def _fits(self, curve: Curve, slots: int) -> NDArray[np.int64]:
-        """The largest row that fits the free capacity, by slot."""
-        room = self.free[:, :slots] + ROUNDING
-        fits: NDArray[np.int64] | None = None
-        for column in curve.columns:
-            there = curve.demand[1:, column].searchsorted(room[column], side="right")
-            fits = there if fits is None else np.minimum(fits, there, out=fits)
-        return np.full(slots, len(curve.rates) - 1) if fits is None else fits
-
-    def release(self, booking: Booking) -> None:
-        self._add(booking.taken, 1)
-
-    def retake(self, booking: Booking) -> None:
-        self._add(booking.taken, -1)
-
-    def _add(self, taken: tuple[tuple[int, Floats], ...], sign: int) -> None:
-        for column, each in taken:
-            self.free[column, : len(each)] += sign * each

@@ -12,7 +12,8 @@ from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import ElasticParameters, Seconds
 from elastic_tfjob.scheduling.forecasts import work_left
 from elastic_tfjob.scheduling.places import PlaceName
-from elastic_tfjob.scheduling.profiles.deadline.curves import Booking, Curve, Need, Timeline, curve_cache
+from elastic_tfjob.scheduling.profiles.deadline.curves import Curve, curve_cache
+from elastic_tfjob.scheduling.profiles.deadline.timeline import Booking, Need, Timeline
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.round import Round
@@ -36,10 +37,6 @@ class DeadlineSettings(ElasticParameters):
     min_gain: float = Field(0.1, ge=0, lt=1, description="least relative gain in speed for which a running job grows")
     sample_points: int = Field(
         0, ge=0, le=MAX_ENTRIES, description="sizes measured before a job starts (simulation without oracle)"
-    )
-    stop_cooldown_s: Seconds = Field(
-        60.0,
-        description="least seconds between a job's stop, resumption and next stop; the operator's default is 60",
     )
     pause_s: Seconds = Field(1.0, description="expected pause of a start or resize, in seconds")
     prepare_cpu_s: Seconds = Field(

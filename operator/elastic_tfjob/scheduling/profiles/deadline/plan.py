@@ -36,7 +36,8 @@ def probe(deadline_round: DeadlineRound) -> None:
 def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None = None) -> None:
     """In the order of deadlines, reserve for each job the smallest size that meets its deadline, as early as possible;
     with `raises`, CPU in place is preferred over a resize. If a job does not fit, an earlier job with more work gives
-    up its booking (Moore, 1968) and is tried again last.
+    up its booking (Moore, 1968) and is tried again last. If jobs then have no booking, the order by least work is
+    tried.
 
     A job that cannot meet its deadline gets no booking, and the reason is stored.
     """
@@ -68,6 +69,13 @@ def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None 
             job_case.why = Reason("deadline-no-room")
     for _, _, job_case in sorted(dropped, key=lambda entry: entry[:2]):
         _book(deadline_round, job_case, raises)
+    if dropped:
+        raised = raises.raised if raises is not None else frozenset[str]()
+        able = {id(job_case) for job_case in (*accepted, *(job_case for _, _, job_case in dropped))}
+        _smallest_first(
+            deadline_round,
+            [each for each in deadline_round.cases if id(each) in able and each.job.key not in raised],
+        )
     for job_case in deadline_round.cases:
         if job_case.booking is None and raises is not None:
             raises.withdraw(job_case)
@@ -132,15 +140,45 @@ def _exchange(
     return None
 
 
+def _smallest_first(deadline_round: DeadlineRound, job_cases: list[JobCase]) -> None:
+    """Book these jobs again in the order of their areas, each with as little capacity as possible. If that meets fewer
+    deadlines, their bookings do not change. With as many, this order is better: a job that ends soon is safe from jobs
+    that arrive later."""
+    timeline, promises = deadline_round.timeline, deadline_round.settings.keep_promises
+    before = [(job_case, booking) for job_case in job_cases if (booking := job_case.booking) is not None]
+    for _, booked in before:
+        timeline.release(booked)
+    order = sorted(
+        (promises and not job_case.job.placement, _area(job_case), k) for k, job_case in enumerate(job_cases)
+    )
+    for _, _, k in order:
+        job_cases[k].booking = timeline.book(job_cases[k].curve, job_cases[k].need, mixed=True)
+    after = [booking for job_case in job_cases if (booking := job_case.booking) is not None]
+    if len(after) >= len(before):
+        for job_case, _ in before:
+            if job_case.booking is None:
+                job_case.why = Reason("gives-way")
+        return
+    for booked in after:
+        timeline.release(booked)
+    for job_case in job_cases:
+        job_case.booking = None
+    for job_case, booked in before:
+        timeline.retake(booked)
+        job_case.booking = booked
+
+
 def _area(job_case: JobCase) -> float:
     """The share of the cluster times seconds that the job needs on an empty cluster at the smallest size that meets its
     deadline."""
     curve, need = job_case.curve, job_case.need
-    lasts = need.steps(curve)[1:] / curve.rates[1:]
-    for share, seconds in zip(curve.share[1:], lasts, strict=True):
+    area = inf
+    for row, share in enumerate(curve.plain.share[1:], 1):
+        seconds = need.lasts_s(curve, row)
+        area = share * seconds
         if seconds <= need.by_s:
-            return float(share * seconds)
-    return float(curve.share[-1] * lasts[-1])
+            break
+    return area
 
 
 # -- The placement of the planned sizes on nodes -----------------------------------------------------------------------

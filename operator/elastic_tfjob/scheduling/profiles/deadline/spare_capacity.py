@@ -282,6 +282,11 @@ class CpuRaises:
         )
         return True
 
+    @property
+    def raised(self) -> Set[str]:
+        """The keys of jobs whose size was chosen because of this CPU."""
+        return self._before.keys()
+
     def withdraw(self, job_case: JobCase) -> None:
         """Allow the job another size again."""
         curve = self._before.pop(job_case.job.key, None)
