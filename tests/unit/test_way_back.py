@@ -349,6 +349,8 @@ ValueError: Shape mismatch
 """
 
 
+# As the launcher marks the lines of a program that has just been switched to.
+MARKED = {"terminated": {"exitCode": 1, "message": "".join(f"[generation 12] {each}\n" for each in LOG.splitlines())}}
 RAISED = {"terminated": {"exitCode": 1, "message": LOG}}
 TWO_LINES = {"terminated": {"exitCode": 1, "message": "a\nb"}}
 
@@ -357,10 +359,11 @@ TWO_LINES = {"terminated": {"exitCode": 1, "message": "a\nb"}}
     ("status", "deaths", "words"),
     [
         ({"restartCount": 1, "state": {"running": {}}, "lastState": RAISED}, 1, "ValueError: Shape mismatch"),
+        ({"restartCount": 1, "state": {"running": {}}, "lastState": MARKED}, 1, "ValueError: Shape mismatch"),
         ({"restartCount": 1, "state": {"waiting": {}}, "lastState": TWO_LINES}, 2, "a | b"),
         ({"restartCount": 0, "state": {"terminated": {"exitCode": 137}}}, 1, ""),
     ],
-    ids=["runs again", "waits to be restarted", "has just ended"],
+    ids=["runs again", "marked", "waits to be restarted", "has just ended"],
 )
 def test_how_a_program_ended(status: dict[str, Any], deaths: int, words: str) -> None:
     found = last_end({"containerStatuses": [{"name": "tensorflow", **status}]})

@@ -1,5 +1,6 @@
 """A pod of a TFJob, as far as decisions read it: where and how it runs, or why it does not. Pure."""
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,7 @@ _RETRYABLE_FROM: Final = 128
 _KILLED: Final = 137
 # Characters of a program's last output that are kept.
 _LAST_WORDS: Final = 600
+_MARK: Final = re.compile(r"^\[generation [0-9]{1,10}\] ?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,9 @@ def last_end(status: Raw, trains: str = CONTAINER) -> LastEnd | None:
 
 
 def _last_words(log: str) -> str:
-    """Returns a program's last output in one line: the exception of the last traceback, else the last lines."""
-    lines = [line.rstrip() for line in log[-4 * 1024 :].splitlines() if line.strip()]
+    """Returns a program's last output in one line: the exception of the last traceback, else the last lines. The
+    launcher marks the lines of a program that is not the running one (yet)."""
+    lines = [line for each in log[-4 * 1024 :].splitlines() if (line := _MARK.sub("", each.rstrip()))]
     begins = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if begins and (last_lines := [line for line in lines[begins[-1] + 1 :] if not line.startswith((" ", "\t"))]):
         return " ".join(last_lines)[:_LAST_WORDS]
