@@ -18,7 +18,7 @@ import json
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, inf
@@ -28,7 +28,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
-__all__ = ["Work", "hull", "most_met"]
+from elastic_tfjob.simulation.speed_models.elasticflow import tables
+from elastic_tfjob.simulation.workload import WorkloadJob
+
+__all__ = ["Work", "hull", "measured_rates", "most_met", "with_deadlines"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUTPUT = REPOSITORY / "build/bench/bounds.json"
@@ -46,6 +49,26 @@ class Work:
     steps: float
     rates: Mapping[int, float]
     pause_s: float = 0.0
+
+
+def with_deadlines(jobs: Iterable[WorkloadJob], accelerator: str, pause_s: float = 0.0) -> list[Work]:
+    """The jobs with deadlines, with the speeds that ElasticFlow measured on this accelerator."""
+    return [
+        Work(
+            job.submit_s,
+            job.deadline_s,
+            job.total_steps or 0.0,
+            measured_rates((accelerator, job.model, job.batch_size)),
+            pause_s,
+        )
+        for job in jobs
+        if job.deadline_s is not None
+    ]
+
+
+def measured_rates(key: tuple[str, str, int]) -> dict[int, float]:
+    """Iterations per second by number of accelerators, where above 0. `key`: accelerator, model, batch size."""
+    return {n: rate for n, rate in tables()[key].items() if rate > 0}
 
 
 def hull(rates: Mapping[int, float]) -> list[tuple[int, float]]:
@@ -171,7 +194,6 @@ def _solve(
 def main() -> int:
     from anchors import traces_dir  # noqa: PLC0415
     from bench_deadline_simulation import CASES, read_jobs  # noqa: PLC0415
-    from elastic_tfjob.simulation.speed_models.elasticflow import tables  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
@@ -185,19 +207,8 @@ def main() -> int:
         if not (traces / case.file).exists():
             continue
         begun = time.monotonic()
-        rates = tables()
         jobs = read_jobs(traces / case.file)
-        work = [
-            Work(
-                job.submit_s,
-                job.deadline_s,
-                job.total_steps or 0.0,
-                {n: rate for n, rate in rates[case.accelerator, job.model, job.batch_size].items() if rate > 0},
-                case.pause_s,
-            )
-            for job in jobs
-            if job.deadline_s is not None
-        ]
+        work = with_deadlines(jobs, case.accelerator, case.pause_s)
         met = most_met(work, case.nodes * case.gpus)
         known[case.key] = {"met": met, "jobs": len(work), "bound": 100 * met / len(work)}
         took = time.monotonic() - begun

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from bounds import Work
+from bounds import Work, measured_rates, with_deadlines
 from elastic_tfjob.simulation.formats import made_elastic, read_csv
 from elastic_tfjob.simulation.speed_models.elasticflow import rate_with, tables
 from elastic_tfjob.simulation.workload import WorkloadJob
@@ -79,30 +79,19 @@ def _completed(job: WorkloadJob, draw: random.Random, timed: bool) -> WorkloadJo
     held = sum(group.count * group.request.accelerators for group in job.groups)
     if (ACCELERATOR, job.model, job.batch_size) not in rates:
         # The models that scale, as in ITP.
-        _, model, batch = draw.choice([key for key in known if rate_with(_positive(key), 32) == _positive(key).get(32)])
-        steps = (job.duration_s or 0.0) * rate_with(_positive((ACCELERATOR, model, batch)), held)
+        _, model, batch = draw.choice(
+            [key for key in known if rate_with(measured_rates(key), 32) == measured_rates(key).get(32)]
+        )
+        steps = (job.duration_s or 0.0) * rate_with(measured_rates((ACCELERATOR, model, batch)), held)
         job = replace(job, model=model, batch_size=batch, total_steps=max(1.0, steps))
     if not timed:
         job = replace(job, deadline_s=job.submit_s + draw.uniform(*DEADLINE) * (job.duration_s or 0.0))
     return made_elastic(job)
 
 
-def _positive(key: tuple[str, str, int]) -> dict[int, float]:
-    return {n: rate for n, rate in tables()[key].items() if rate > 0}
-
-
 def work(jobs: Sequence[WorkloadJob]) -> list[Work]:
     """The jobs with deadlines, for the bounds."""
-    return [
-        Work(
-            job.submit_s,
-            job.deadline_s,
-            job.total_steps or 0.0,
-            _positive((ACCELERATOR, job.model, job.batch_size)),
-        )
-        for job in jobs
-        if job.deadline_s is not None
-    ]
+    return with_deadlines(jobs, ACCELERATOR)
 
 
 def _area(job: Work) -> float:

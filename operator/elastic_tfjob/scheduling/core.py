@@ -213,3 +213,16 @@ class TryingParameters(ElasticParameters):
         "needs a cooldown_s of 60 or more",
     )
     try_part: float = Field(0.1, ge=0, le=1, description="most part of a job's time that it spends on sizes it tries")
+
+
+class GoodputParameters(ElasticParameters):
+    """The parameters that `pollux` and `sia` have in common."""
+
+    place: PlaceName = Field("pack", description="rule that places replicas on nodes; count: totals only")
+    interval_s: Seconds = Field(60.0, description="most seconds between two rounds; 0: a round only after a change")
+    on_change: bool = Field(False, description="false: a change waits for the next multiple of interval_s")
+    repack: bool = Field(True, description="the policy also chooses nodes (simulation only); else `place` does")
+    restart_s: Seconds = Field(30.0, description="expected seconds without training after a change")
+    growth: int = Field(
+        2, ge=0, le=1000, description="a job gets at most this times the most workers that it had so far; 0: any number"
+    )

@@ -28,10 +28,10 @@ class Reads(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Rules):
     """`lend` borrows nodes of other pools and gives them back, before the other steps; None: no node is borrowed.
-    `drifts`: decisions change with the clock alone, so a round is due at every
-    interval. `oracle`: the policy gets true durations and speeds; without it a simulated job's speed is measured at
-    `sample_points` sizes before it starts, as Optimus does on a test slot. `learns`: it uses the speeds that jobs show
-    while they run. `shares_cpu`: as in Stages. `begin`: called before all steps; None: nothing is.
+    `drifts`: decisions change with the clock alone, so a round is due at every interval. `oracle`: the policy gets
+    true durations and speeds; without it a simulated job's speed is measured at `sample_points` sizes before it
+    starts, as Optimus does on a test slot. `learns`: it uses the speeds that jobs show while they run.
+    `shares_cpu`: as in Stages. `begin`: called before all steps; None: nothing is.
     """
 
     steps: tuple[Step, ...]

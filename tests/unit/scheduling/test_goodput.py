@@ -1,4 +1,4 @@
-"""What Pollux and Sia have in common: choices of sizes, and what a change costs."""
+"""What Pollux and Sia have in common: choices of sizes, what a change costs, and plans."""
 
 from dataclasses import replace
 
@@ -10,9 +10,12 @@ from elastic_tfjob.scheduling.steps.goodput import choices_of, most_workers, res
 from elastic_tfjob.speed.model import Table
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
-from .build import job, rates, servers, workers
+from .build import job, node, plan, rates, servers, sizes, workers
 
 TOTAL = Resources(100_000, 0, 100)
+LINEAR = rates(*(float(n) for n in range(1, 17)))
+SUBLINEAR = rates(*(n**0.7 for n in range(1, 17)))
+OLD = 100_000.0
 
 
 def test_sizes_that_are_no_faster_are_no_choices() -> None:
@@ -65,3 +68,28 @@ def test_a_job_may_double_the_most_that_it_had() -> None:
     running = replace(waiting, placement={WORKER: ("n",) * 3}, phase="running")
     assert most_workers(running, 2, "sia") == 6
     assert most_workers(replace(waiting, memory={"sia.most": 8.0}), 2, "sia") == 16
+
+
+@pytest.mark.parametrize("policy", ["pollux", "sia"])
+def test_equal_jobs_share_equally(policy: str) -> None:
+    jobs = [job(f"j{k}", workers(1, 1, 8), steps=1e6, speed=SUBLINEAR) for k in range(2)]
+    assert sizes(plan(policy, [node("n", gpus=8)], jobs, growth=0)) == {"j0": 4, "j1": 4}
+
+
+@pytest.mark.parametrize("policy", ["pollux", "sia"])
+def test_a_job_starts_small_and_doubles(policy: str) -> None:
+    nodes = [node("n", gpus=8)]
+    waiting = job("j", workers(4, 1, 8), steps=1e6, speed=LINEAR)
+    assert sizes(plan(policy, nodes, [waiting])) == {"j": 1}
+    running = replace(waiting, placement={WORKER: ("n",)}, phase="running")
+    found = plan(policy, nodes, [running], now=OLD)
+    assert sizes(found) == {"j": 2}
+    assert found.memory["j"] == {f"{policy}.most": 2.0, f"{policy}.changes": 1.0}
+
+
+@pytest.mark.parametrize("policy", ["pollux", "sia"])
+def test_a_young_job_is_not_changed(policy: str) -> None:
+    """A change would cost it 30 s, as much as its age: half of its speed, for twice as many workers."""
+    young = job("j", workers(1, 1, 2), at=OLD - 29, steps=1e6, speed=LINEAR, on={WORKER: ("n",)})
+    assert plan(policy, [node("n", gpus=2)], [young], now=OLD).changes == {}
+    assert sizes(plan(policy, [node("n", gpus=2)], [young], now=OLD, restart_s=1.0)) == {"j": 2}

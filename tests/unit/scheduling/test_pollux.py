@@ -1,7 +1,6 @@
 """The profile `pollux`: an evolutionary search for fair speedups."""
 
 import random
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -47,28 +46,6 @@ def drawn(seed: int, nodes: int = 4, gpus: int = 4) -> Snapshot:
         on = {WORKER: (name,) * n} if n else None
         jobs.append(job(f"j{k}", workers(1, 1, 8), at=draw.uniform(0, OLD), steps=1e6, speed=speed, on=on))
     return snapshot([node(name, gpus=gpus) for name in (f"n{k}" for k in range(nodes))], jobs, now=OLD)
-
-
-def test_equal_jobs_share_equally() -> None:
-    jobs = [job(f"j{k}", workers(1, 1, 8), steps=1e6, speed=SUBLINEAR) for k in range(2)]
-    assert sizes(plan("pollux", [node("n", gpus=8)], jobs, **FREE)) == {"j0": 4, "j1": 4}
-
-
-def test_a_job_starts_small_and_doubles() -> None:
-    nodes = [node("n", gpus=8)]
-    waiting = job("j", workers(4, 1, 8), steps=1e6, speed=LINEAR)
-    assert sizes(plan("pollux", nodes, [waiting])) == {"j": 1}
-    running = replace(waiting, placement={WORKER: ("n",)}, phase="running")
-    found = plan("pollux", nodes, [running], now=OLD)
-    assert sizes(found) == {"j": 2}
-    assert found.memory["j"] == {"pollux.most": 2.0, "pollux.changes": 1.0}
-
-
-def test_a_young_job_is_not_changed() -> None:
-    """A change would cost it 30 s, as much as its age: half of its speed, for twice as many workers."""
-    young = job("j", workers(1, 1, 2), at=OLD - 29, steps=1e6, speed=LINEAR, on={WORKER: ("n",)})
-    assert plan("pollux", [node("n", gpus=2)], [young], now=OLD).changes == {}
-    assert sizes(plan("pollux", [node("n", gpus=2)], [young], now=OLD, restart_s=1.0)) == {"j": 2}
 
 
 def test_a_job_that_fits_one_node_is_not_spread() -> None:

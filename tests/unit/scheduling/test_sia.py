@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -95,27 +94,6 @@ def test_capacity_holds_where_amounts_have_no_common_unit() -> None:
     assert capacity > UNITS
     found = best_options(options, [capacity], UNSERVED)
     assert 0 < taken(found, 0) <= capacity
-
-
-def test_equal_jobs_share_equally() -> None:
-    jobs = [job(f"j{k}", workers(1, 1, 8), steps=1e6, speed=SUBLINEAR) for k in range(2)]
-    assert sizes(plan("sia", [node("n", gpus=8)], jobs, growth=0)) == {"j0": 4, "j1": 4}
-
-
-def test_a_job_starts_small_and_doubles() -> None:
-    nodes = [node("n", gpus=8)]
-    waiting = job("j", workers(4, 1, 8), steps=1e6, speed=LINEAR)
-    assert sizes(plan("sia", nodes, [waiting])) == {"j": 1}
-    running = replace(waiting, placement={WORKER: ("n",)}, phase="running")
-    found = plan("sia", nodes, [running], now=OLD)
-    assert sizes(found) == {"j": 2}
-    assert found.memory["j"] == {"sia.most": 2.0, "sia.changes": 1.0}
-
-
-def test_a_young_job_is_not_changed() -> None:
-    young = job("j", workers(1, 1, 2), at=OLD - 29, steps=1e6, speed=LINEAR, on={WORKER: ("n",)})
-    assert plan("sia", [node("n", gpus=2)], [young], now=OLD).changes == {}
-    assert sizes(plan("sia", [node("n", gpus=2)], [young], now=OLD, restart_s=1.0)) == {"j": 2}
 
 
 def test_sizes_are_powers_of_two_or_whole_nodes() -> None:

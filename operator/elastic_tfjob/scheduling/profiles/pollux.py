@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from elastic_tfjob.scheduling.core import ElasticParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.core import GoodputParameters, Stages, needs
 from elastic_tfjob.scheduling.orders import Fifo
-from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
@@ -273,18 +272,10 @@ def fair_row(known: Choices, job: Job, total: Resources, jobs: int) -> int:
     return max(within, default=0)
 
 
-class PolluxParameters(ElasticParameters):
+class PolluxParameters(GoodputParameters):
     """Pollux: an evolutionary search for the allocation with the best power mean of speedups over the fair share."""
 
-    place: PlaceName = Field("pack", description="rule that places replicas on nodes; count: totals only")
-    interval_s: Seconds = Field(60.0, description="most seconds between two rounds; 0: a round only after a change")
-    on_change: bool = Field(False, description="false: a change waits for the next multiple of interval_s")
-    repack: bool = Field(True, description="the search also chooses nodes (simulation only); else `place` does")
     fairness: float = Field(-1.0, ge=-10, le=1, description="exponent of the power mean; lower is fairer (the paper)")
-    restart_s: Seconds = Field(30.0, description="expected seconds without training after a change")
-    growth: int = Field(
-        2, ge=0, le=1000, description="a job gets at most this times the most workers that it had so far; 0: any number"
-    )
     interference: bool = Field(True, description="at most one job of several nodes on each node")
     population: int = Field(50, ge=2, le=10_000, description="allocations that survive a generation of the search")
     generations: int = Field(50, ge=1, le=10_000, description="generations of the search in each round")

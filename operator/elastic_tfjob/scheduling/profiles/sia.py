@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
-from elastic_tfjob.scheduling.core import ElasticParameters, Seconds, Stages, needs
+from elastic_tfjob.scheduling.core import GoodputParameters, Stages, needs
 from elastic_tfjob.scheduling.orders import Fifo
-from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.reasons import Reason
 from elastic_tfjob.scheduling.resources import Resources, total_of
 from elastic_tfjob.scheduling.round import Round
@@ -133,13 +132,14 @@ class NodeType:
     def holds(self, each: Sequence[int], allowed: frozenset[int] | None) -> int:
         """The most workers that one of the allowed nodes would hold, if each takes so much."""
         return max(
-            (
-                min((have // want for have, want in zip(free, each, strict=True) if want), default=0)
-                for i, free in zip(self.nodes, self.free, strict=True)
-                if allowed is None or i in allowed
-            ),
+            (fit(free, each) for i, free in zip(self.nodes, self.free, strict=True) if allowed is None or i in allowed),
             default=0,
         )
+
+
+def fit(free: Sequence[int], each: Sequence[int]) -> int:
+    """The workers that a node with so much free would hold, if each takes so much; 0 if they take nothing."""
+    return min((have // want for have, want in zip(free, each, strict=True) if want), default=0)
 
 
 def node_types(round_: Round, open_: Open, *, apart: bool) -> list[NodeType]:
@@ -215,9 +215,9 @@ def placed(
     round_: Round, open_: Open, types: Sequence[NodeType], chosen: Sequence[Option | None]
 ) -> list[PerNode | None] | None:
     """Nodes of its type for each job's workers, large jobs first; None where a job stays as it is, and instead of the
-    list where a job finds no nodes. A job that keeps its
-    size keeps its nodes, unless a larger one needs them; a job that changes takes nodes on which the fewest workers of
-    such jobs are. Parts of a node that are powers of two always fit together."""
+    list where a job finds no nodes. A job that keeps its size keeps its nodes, unless a larger one needs them; a job
+    that changes takes nodes on which the fewest workers of such jobs are. Parts of a node that are powers of two always
+    fit together."""
     free = dict(zip(open_.nodes, (list(each) for each in open_.free), strict=True))
     present = open_.present(round_)
     keeps = [
@@ -240,7 +240,7 @@ def placed(
         if keeps[j]:
             for i, n in present[j].items():
                 stays[i] -= n
-        fits = {i: min((h // w for h, w in zip(free[i], each, strict=True) if w), default=0) for i in free}
+        fits = {i: fit(free[i], each) for i in free}
         if keeps[j] and all(fits.get(i, 0) >= n for i, n in present[j].items()):
             found = present[j]
         else:
@@ -274,19 +274,11 @@ def _nodes_for(workers: int, there: Sequence[int], fits: dict[int, int], stays: 
     return None
 
 
-class SiaParameters(ElasticParameters):
+class SiaParameters(GoodputParameters):
     """Sia: the best configuration for each job, by an integer program in each round."""
 
-    place: PlaceName = Field("pack", description="rule that places replicas on nodes; count: totals only")
-    interval_s: Seconds = Field(60.0, description="most seconds between two rounds; 0: a round only after a change")
-    on_change: bool = Field(False, description="false: a change waits for the next multiple of interval_s")
-    repack: bool = Field(True, description="the profile also chooses nodes (simulation only); else `place` does")
     fairness: float = Field(-0.5, ge=-10, lt=0, description="exponent of the goodput; lower is fairer (the paper)")
     unserved: float = Field(1.1, gt=0, le=1000, description="cost of a job without resources (the paper's lambda)")
-    restart_s: Seconds = Field(30.0, description="expected seconds without training after a change")
-    growth: int = Field(
-        2, ge=0, le=1000, description="a job gets at most this times the most workers that it had so far; 0: any number"
-    )
 
     def stages(self) -> Stages:
         rule = BestConfigurations(self.fairness, self.unserved, self.restart_s, self.growth)

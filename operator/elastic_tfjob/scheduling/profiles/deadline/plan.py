@@ -70,12 +70,9 @@ def guarantee_deadlines(deadline_round: DeadlineRound, raises: CpuRaises | None 
     for _, _, job_case in sorted(dropped, key=lambda entry: entry[:2]):
         _book(deadline_round, job_case, raises)
     if dropped:
-        raised = raises.raised if raises is not None else frozenset[str]()
-        able = {id(job_case) for job_case in (*accepted, *(job_case for _, _, job_case in dropped))}
-        _smallest_first(
-            deadline_round,
-            [each for each in deadline_round.cases if id(each) in able and each.job.key not in raised],
-        )
+        able = {each.job.key for each in (*accepted, *(job_case for _, _, job_case in dropped))}
+        able -= raises.raised if raises is not None else set()
+        _smallest_first(deadline_round, [each for each in deadline_round.cases if each.job.key in able])
     for job_case in deadline_round.cases:
         if job_case.booking is None and raises is not None:
             raises.withdraw(job_case)
