@@ -85,7 +85,19 @@ def row(name: str, outcome: RunResult, fixed: RunResult, fifo: RunResult) -> dic
 
 def table(found: Sequence[Mapping[str, Any]]) -> Table:
     """Means over seeds; of what is called worst the worst."""
-    columns = ("load", "profile", "mean s", "vs elastic", "median", "p95", "p99", "met", "finished", "rescales/job")
+    columns = (
+        "load",
+        "profile",
+        "mean s",
+        "vs elastic",
+        "median",
+        "p95",
+        "p99",
+        "met",
+        "finished",
+        "rescales/job",
+        "undone",
+    )
     figures = ("preempted", "waits > 3x", "worst wait", "slower", "worst", "CPU s")
     shown = result_table("A common mix", (*columns, *figures), words=2)
     for load in dict.fromkeys(each["load"] for each in found):
@@ -104,6 +116,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> Table:
                 f"{100 * mean_of(each, 'deadline_met'):.1f} %",
                 f"{100 * mean_of(each, 'finished') / jobs:.0f} %",
                 f"{mean_of(each, 'rescales') / jobs:.1f}",
+                f"{100 * mean_of(each, 'undone') / (mean_of(each, 'rescales') or 1):.1f} %",
                 f"{100 * mean_of(each, 'preempted_jobs') / jobs:.1f} %",
                 f"{100 * mean_of(each, 'long_waits') / jobs:.1f} %",
                 f"{max(row['worst_wait'] for row in each):,.1f}x",
@@ -121,6 +134,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> Table:
 @click.option("--jobs", default=Mix(1.0).jobs, show_default=True)
 @click.option("--policies", default="/".join(POLICIES), show_default=True, help="fixed and fifo are always run.")
 @click.option("--wrong", default=0.0, show_default=True, help="Standard deviation of the logarithm of real speeds.")
+@click.option(
+    "--neighbours", default=0.0, show_default=True, help="As simulate --hidden-neighbours, for 10 minutes each."
+)
 @click.option("--silent", default=0.0, show_default=True, help="Part of the jobs that report nothing.")
 @click.option("--pause", default=COSTS.rescale_s, show_default=True, help="Seconds that a rescale stops training for.")
 @click.option("--live/--no-live", default=True, show_default=True, help="Whether workers change in running programs.")
@@ -132,6 +148,7 @@ def main(
     jobs: int,
     policies: str,
     wrong: float,
+    neighbours: float,
     silent: float,
     pause: float,
     live: bool,
@@ -140,7 +157,7 @@ def main(
     first, _, last = seeds.partition("-")
     names = list(dict.fromkeys(["fixed", "fifo", *policies.split("/")]))
     costs = replace(COSTS, rescale_s=pause, live_pause_s=LIVE_PAUSE_S if live else None)
-    noise = Noise(speed=wrong, silent=silent)
+    noise = Noise(speed=wrong, silent=silent, neighbours=neighbours, speed_every_s=600.0 if neighbours else 0.0)
     todo = [(load, seed) for seed in range(int(first), int(last or first) + 1) for load in loads.split(",")]
     found: list[dict[str, Any]] = []
     compared: list[Compared] = []

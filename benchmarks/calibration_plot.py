@@ -20,10 +20,12 @@ MOST: Final = 60.0
 
 def calibration_table(compared: Sequence[Compared]) -> Table:
     """A row for each cause, and for all."""
-    columns = ("cause", "changes", "median error", "measured / expected")
+    columns = ("cause", "changes", "median error", "measured / expected", "in the 80 % interval")
     made = result_table("Speed after a change beside the one expected", columns)
     for cause, each in by_cause(compared).items():
-        made.add_row(cause, f"{each.count:,}", f"{100 * each.error:.1f} %", f"{each.ratio:.3f}")
+        made.add_row(
+            cause, f"{each.count:,}", f"{100 * each.error:.1f} %", f"{each.ratio:.3f}", f"{100 * each.within:.0f} %"
+        )
     return made
 
 

@@ -147,7 +147,7 @@ STATE: Object = {
     "steps_per_s": 10.0,
     "eta": _AT,
     "speeds": {"1/2": 10.0},
-    "speed_cpu": {"1/2": 100},
+    "speed_conditions": {"1/2": [100, 50, 0.1]},
     "metrics_at": _AT,
     "causes": {"0": "grow", "1": "preempt"},
     "outcomes": {"0": {"expected": 10.0, "measured": 9.5}, "1": {"expected": 12.5, "measured": 12.0}},

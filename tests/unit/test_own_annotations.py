@@ -28,6 +28,7 @@ from elastic_tfjob.controller.planning.job_view import view_of
 from elastic_tfjob.controller.planning.targets import decide_fixed, released, suspended
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
+from elastic_tfjob.speed.history import Conditions
 from harness.hostile_text import HUGE_NEGATIVE_NUMBERS, HUGE_NUMBERS, NO_JSON_OBJECT, named
 
 from .build import NOW, UID, job
@@ -69,7 +70,7 @@ FULL_STATE = StoredState(
     steps_per_s=0.1,
     eta="9998-12-31T00:00:00Z",
     speeds={"1/2": 10.5},
-    speed_cpu={"1/2": 250},
+    speed_conditions={"1/2": Conditions(250.0, 100.0, 0.05)},
     metrics_at="2026-01-02T03:04:05Z",
     starts="exec: no Python program",
 )
@@ -256,7 +257,11 @@ def test_a_wrong_state_names_the_key(change: dict[str, Any], key: str) -> None:
         ({"speeds": {"1/2/1": 3.0, "1/2": 10.5}}, "speeds: '1/2/1'", {"1/2": 10.5}),
         ({"speeds": {"": 1.0, "1/2": 10.5}}, "speeds: ''", {"1/2": 10.5}),
         ({"speeds": {"9" * 5000 + "/1": 1.0, "1/2": 10.5}}, "speeds: '9", {"1/2": 10.5}),
-        ({"speed_cpu": {"1/2": 250, "1/4": 1.5}}, "speed_cpu.1/4", {"1/2": 250}),
+        (
+            {"speed_conditions": {"1/2": [250, 100, 0.05], "1/4": [1, 2]}},
+            "speed_conditions.1/4",
+            {"1/2": Conditions(250.0, 100.0, 0.05)},
+        ),
         ({"metrics_at": "x"}, "metrics_at", None),
         ({"starts": 5}, "starts", None),
         ({"stop": "x"}, "stop", None),

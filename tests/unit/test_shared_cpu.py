@@ -12,8 +12,8 @@ from elastic_tfjob.controller.job.decision import ReconcileSettings
 from elastic_tfjob.controller.model.annotations import TARGET_ANNOTATION
 from elastic_tfjob.controller.model.quantities import CpuAsked, cpu_of
 from elastic_tfjob.controller.model.settings import Configuration
+from elastic_tfjob.controller.model.speed_conditions import cpu_shared, present_conditions
 from elastic_tfjob.controller.model.target import Target
-from elastic_tfjob.controller.planning.core_job import cpu_shared
 from elastic_tfjob.scheduling.forecasts import expected_rate
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.shared_cpu import usable_cpu, usable_types, use_in_turn
@@ -23,6 +23,7 @@ from elastic_tfjob.simulation.foresee import present
 from elastic_tfjob.simulation.live_job import Costs
 from elastic_tfjob.simulation.speed_models.cpu import PS_CPU, CpuBound, usable_cores
 from elastic_tfjob.simulation.workload import WorkloadJob
+from elastic_tfjob.speed.history import Conditions
 from elastic_tfjob.speed.optimus import believe
 
 from .pretend import ELASTIC, Cluster, started
@@ -84,7 +85,9 @@ class TestUsable:
     def test_a_job_whose_workers_can_use_no_more_than_they_request_is_busy_too(self) -> None:
         """As a program of one thread: more CPU does not help it, and more workers may."""
         bound = job(cpu_use={CHIEF: 0.1, PS: 0.1, WORKER: 0.95})
-        assert BusyJobs(0.8, [bound]).uses["ns/j"] == pytest.approx({CHIEF: 0.1, PS: 0.1, WORKER: 0.95})
+        assert BusyJobs(0.8, [bound]).uses["ns/j"] == pytest.approx(
+            {CHIEF: 0.1 / 1.15, PS: 0.1 / 1.15, WORKER: 0.95 / 1.15}
+        )
 
     def test_cpu_that_one_type_gets_is_more_for_all(self) -> None:
         """A third more of the node's: a third more steps where nothing waits."""
@@ -110,11 +113,14 @@ class TestUsable:
         )
 
     def test_a_size_that_was_measured_with_as_much_cpu_is_as_fast_again(self) -> None:
-        seen = believe({(1, 1): 4.0, (1, 2): 2.0}, worker_millicores={(1, 1): 100.0, (1, 2): 100.0})
+        seen = believe(
+            {(1, 1): 4.0, (1, 2): 2.0}, conditions={(1, 1): Conditions(200.0, 200.0), (1, 2): Conditions(150.0, 300.0)}
+        )
         shares = job(cpu_use={CHIEF: 0.6, PS: 0.6, WORKER: 0.9}, speed=seen)
         rate = expected_rate(shares, placement={**HERE, WORKER: ("a",)}, cpu={})
         assert rate is not None
-        assert (rate.source, rate.steps_per_s) == ("measured", 4.0)
+        assert rate.source == "measured"
+        assert rate.steps_per_s == pytest.approx(4.0, rel=0.05)
 
 
 class TestSimulated:
@@ -175,13 +181,19 @@ class TestLive:
             "worker-1": (100, 100),
         }
         assert {action.change for action in cluster.resized} == {"share"}
-        roles = {("Chief", 0): "chief-0", ("PS", 0): "ps-0", ("Worker", 0): "worker-0", ("Worker", 1): "worker-1"}
-        assert cpu_shared({role: cluster.pods[f"j-{name}"] for role, name in roles.items()})
+        names = ("chief-0", "ps-0", "worker-0", "worker-1")
+        assert cpu_shared(cluster.pods[f"j-{name}"] for name in names)
+        by_type = {
+            type_: [cluster.pods[f"j-{name}"] for name in names if name.startswith(type_.lower())]
+            for type_ in (CHIEF, PS, WORKER)
+        }
+        # One PS and a worker share the node with the chief; the other worker has its own 100 millicores.
+        assert present_conditions(by_type) == Conditions(100.0, 300.0)
 
     def test_without_it_no_job_shares(self) -> None:
         cluster = aimed(started(), {})
         assert set(held(cluster).values()) == {(100, 100)}
-        assert not cpu_shared({("Chief", 0): cluster.pods["j-chief-0"]})
+        assert not cpu_shared([cluster.pods["j-chief-0"]])
 
     def test_cpu_lent_to_one_replica_counts_for_all_on_the_node(self) -> None:
         cluster = aimed(placed(), {"Worker": (250, 100)})

@@ -35,6 +35,7 @@ from elastic_tfjob.controller.model.settings import parse_configuration
 from elastic_tfjob.controller.model.state import Next, Phase, Refused, Rescaled, StoredState
 from elastic_tfjob.controller.model.status import JobStatus, parse_time
 from elastic_tfjob.controller.model.target import Mode, Target
+from elastic_tfjob.speed.history import Conditions
 from harness import hostile_text
 from harness.effort import effort
 
@@ -47,7 +48,8 @@ KEYS = st.sampled_from(
     [
         "generation", "replicas", "nodes", "cpu", "reason", "declared", "uid", "phase", "slot", "since", "next", "mode",
         "before", "after", "refused", "at", "history", "downtime_s", "lost_steps", "step", "total_steps", "steps_per_s",
-        "eta", "speeds", "speed_cpu", "metrics_at", "rescales", "last_downtime_s", "Worker", "PS", "1/2", "modes",
+        "eta", "speeds", "speed_conditions", "metrics_at", "rescales", "last_downtime_s", "Worker", "PS", "1/2",
+        "modes",
         "launcher", "prepared", "switch", "state", "why", "checkpoint", "path", "bytes", "memory", "hook", "loss",
         "profile", "profiles", "kips", "rescale", "status", "interval_s", "max_requests_per_s", "tfReplicaSpecs",
         "runPolicy", "template", "spec", "containers", "name", "conditions", "replicaStatuses", "startTime", "",
@@ -182,7 +184,10 @@ STATES = st.builds(
     steps_per_s=st.none() | RATES,
     eta=st.none() | TIMES,
     speeds=st.dictionaries(st.just("1/2"), RATES),
-    speed_cpu=st.dictionaries(st.just("1/2"), st.integers(0, MAX_MILLICORES)),
+    speed_conditions=st.dictionaries(
+        st.just("1/2"),
+        st.builds(Conditions, *[st.integers(0, MAX_MILLICORES).map(float)] * 2, st.sampled_from([0.0, 0.12, 2.0])),
+    ),
     metrics_at=st.none() | TIMES,
 )
 

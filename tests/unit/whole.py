@@ -24,7 +24,7 @@ APART: Final[Mapping[str, str]] = {
     "Job.steps": "compared as steps_at(now), with observed_s, which is when they were heard of or when they changed",
     "Job.observed_s": "see Job.steps",
     "Job.prepare_s": "a simulation knows how long programs take to start only where speed follows CPU (ps-cpu)",
-    "OnlineSpeed.worker_millicores": "a simulation keeps what workers held only where speed follows CPU (ps-cpu)",
+    "OnlineSpeed.conditions": "a simulation keeps the CPU of replicas only where speed follows CPU (ps-cpu)",
 }
 """What is not compared, and why."""
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import admitting
-from elastic_tfjob.scheduling.shared_cpu import time_in_turn, usable_cpu
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable, time_in_turn
 from elastic_tfjob.scheduling.snapshot import (
     PS,
     WORKER,
@@ -35,7 +35,6 @@ __all__ = [
     "Forecast",
     "Forecasts",
     "attainable",
-    "beside_unseen",
     "duration_left",
     "expected",
     "expected_rate",
@@ -88,24 +87,15 @@ UNKNOWN = Forecast()
 def prediction_of(job: Job, past: Past | None = None, nodes: Mapping[str, Node] | None = None) -> Prediction:
     """The prediction of the job's speed at any size. `past`: what finished jobs of the same model taught; `nodes`: the
     nodes, for the speed of their accelerators."""
-    spec, counts = job.spec, job.counts
-    held: dict[str, float] = {}
-    for group in spec.groups:
-        n = counts.get(group.type, 0)
-        held[group.type] = job.held_cpu(group.type) / n if n else float(group.request.cpu_millicores)
+    spec = job.spec
+    usable = slowest_usable(spec.groups, job.placement, job.cpu, shared=job.cpu_shared)
     estimate = None
     if spec.duration_s and spec.total_steps:
         estimate = (spec.declared, spec.total_steps / spec.duration_s)
     trains = job.steps_per_s if job.placement else 0.0
     pace = accelerator_speed(job.placement, nodes or {})
     use = time_in_turn(job)
-    return Prediction(counts, trains, use, held, job.speed, past, estimate, pace, limited=job.cpu_limited)
-
-
-def beside_unseen(job: Job, nodes: Mapping[str, Node]) -> bool:
-    """Whether other pods, whose CPU use is unknown, hold CPU on the job's nodes."""
-    there = {name for names in job.placement.values() for name in names}
-    return any(nodes[name].free.cpu_millicores < nodes[name].capacity.cpu_millicores for name in there if name in nodes)
+    return Prediction(job.counts, trains, use, usable, job.speed, past, estimate, pace, limited=job.cpu_limited)
 
 
 def accelerator_speed(placement: Placement, nodes: Mapping[str, Node]) -> float:
@@ -146,26 +136,12 @@ def expected_rate(
     """The speed of a job as it is; or with this `placement` and `cpu`; or at the size `counts`. None: unknown."""
     then_on = job.placement if placement is None else placement
     size = counts or counts_of(then_on)
-    held = {t: sum(each) / len(each) for t, each in (cpu or {}).items() if each}
-    worker: float | None = None
-    if cpu is not None:  # types without more CPU than requested
-        held = {t: held.get(t, float(job.spec.requested_cpu(t))) for t in size}
-        worker = held.get(WORKER)
-        if job.cpu_shared and job.placement:
-            held |= _as_if_held(job, then_on, cpu)
+    usable = None
+    if cpu is not None or placement is not None:
+        held = job.cpu if cpu is None else cpu
+        usable = slowest_usable(job.spec.groups, then_on, held, shared=job.cpu_shared)
     pace = accelerator_speed(then_on, nodes or {}) if placement is not None else None
-    return prediction_of(job, past, nodes).at(size, held, pace, worker)
-
-
-def _as_if_held(job: Job, placement: Placement, cpu: Cpu) -> dict[str, float]:
-    """For a job whose replicas share CPU: the CPU that a replica of each type holds now, multiplied by the ratio by
-    which the CPU that the slowest one can use would grow. A Prediction computes with held CPU; with these values it
-    predicts the speed for usable CPU."""
-    now, found = usable_cpu(job.spec.groups, job.placement, job.cpu, shared=True), {}
-    for type_, each in usable_cpu(job.spec.groups, placement, cpu, shared=True).items():
-        if (n := len(job.placement.get(type_, ()))) and each and (slowest := min(now[type_])):
-            found[type_] = job.held_cpu(type_) / n * min(each) / slowest
-    return found
+    return prediction_of(job, past, nodes).at(size, usable, pace)
 
 
 def forecast(

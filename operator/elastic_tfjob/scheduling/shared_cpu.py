@@ -8,9 +8,18 @@ requests, which are the weights, do not change. Evaluators take no turns and sha
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job, Placement, ReplicaGroup
+from elastic_tfjob.scheduling.snapshot import EVALUATOR, Counts, Cpu, Job, Placement, ReplicaGroup
 
-__all__ = ["held_by_node", "takes_turns", "time_in_turn", "usable_cpu", "usable_types", "use_in_turn"]
+__all__ = [
+    "held_by_node",
+    "slowest_usable",
+    "takes_turns",
+    "time_in_turn",
+    "usable_at",
+    "usable_cpu",
+    "usable_types",
+    "use_in_turn",
+]
 
 
 def takes_turns(type_: str) -> bool:
@@ -48,6 +57,23 @@ def usable_cpu(
             there = Counter(names)
             held[type_] = tuple(on_node[name] / there[name] for name in names)
     return held
+
+
+def slowest_usable(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cpu, *, shared: bool) -> dict[str, float]:
+    """By type, the millicores that the replica with the least CPU can use in its type's turn, since the others wait for
+    it in each step. A type without replicas has what one requests."""
+    found = {group.type: float(group.request.cpu_millicores) for group in groups}
+    return found | {t: float(min(each)) for t, each in usable_cpu(groups, placement, cpu, shared=shared).items()}
+
+
+def usable_at(job: Job, counts: Counts, cpu: Cpu) -> dict[str, float]:
+    """`slowest_usable` at a size whose nodes are not chosen yet, with the millicores `cpu` of present replicas. An
+    added replica may be alone on its node, and then has what it requests."""
+    found = slowest_usable(job.spec.groups, job.placement, cpu, shared=job.cpu_shared)
+    for type_, n in counts.items():
+        if n > len(job.placement.get(type_, ())):
+            found[type_] = min(found.get(type_, 0.0), float(job.spec.requested_cpu(type_)))
+    return found
 
 
 def usable_types(job: Job, cpu: Cpu | None = None) -> dict[str, float]:

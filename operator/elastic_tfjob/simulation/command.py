@@ -24,6 +24,7 @@ from elastic_tfjob.simulation.formats import FORMATS, GIB, BadRow, WorkloadError
 from elastic_tfjob.simulation.interrupts import Interrupt, stopping
 from elastic_tfjob.simulation.live_job import Costs, Noise
 from elastic_tfjob.simulation.memory import PsMemory
+from elastic_tfjob.simulation.noise_options import noise_options
 from elastic_tfjob.simulation.report import write_report
 from elastic_tfjob.simulation.result import RunResult
 from elastic_tfjob.simulation.runner import ProcessDied, RunsFailed, RunSpec, beside_alone, run_all, uniform_cluster
@@ -96,8 +97,6 @@ def boot_cpu_s(ctx: click.Context, param: click.Parameter, value: str) -> tuple[
 
 MAX_REPLICATIONS = 10_000
 MAX_PROCESSES = 1024
-SIGMA = Amount(10)
-PART = Amount(1)
 
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -215,20 +214,7 @@ def _warn_of_broken_profiles() -> None:
     default=None,
     help="Seconds of pause where only workers change and the program stays. Default: a change like others.",
 )
-@click.option("--speed-noise", type=SIGMA, default=0, help="Sigma of the lognormal factor on the true speeds.")
-@click.option(
-    "--speed-noise-every",
-    type=SECONDS,
-    default=0,
-    help="Seconds after which each job's speed factor is drawn again, at least 1. 0: once per job.",
-)
-@click.option(
-    "--estimate-noise",
-    type=SIGMA,
-    default=0,
-    help="Sigma of the lognormal factor on the numbers of steps and durations that the profile reads.",
-)
-@click.option("--silent", type=PART, default=0, help="Share of the jobs that report no progress.")
+@noise_options
 @click.option(
     "--accelerator",
     type=OneOf(["T4", "A100"]),
@@ -296,10 +282,7 @@ def simulate(
     checkpoint_interval: float,
     boot_cpu: tuple[float, float | None],
     live_pause: float | None,
-    speed_noise: float,
-    speed_noise_every: float,
-    estimate_noise: float,
-    silent: float,
+    noise: Noise,
     accelerator: Literal["T4", "A100"] | None,
     inference_pool: str | None,
     tune: bool,
@@ -318,10 +301,6 @@ def simulate(
       elastic-tfjob simulate trace.csv --nodes 48 --profile fifo --profile srtf --place consolidate --html report.html
       elastic-tfjob simulate trace.csv --nodes 20 --profile elastic --tune --speed-model linear
     """
-    if speed_noise_every and not speed_noise:
-        raise click.UsageError("--speed-noise-every needs --speed-noise")
-    if 0 < speed_noise_every < 1:
-        raise click.BadParameter(f"{speed_noise_every:g}: it must be 0 or at least 1", param_hint="--speed-noise-every")
     _warn_of_broken_profiles()
     parameters = {name: _parameters(name, settings, place) for name in dict.fromkeys(profiles)}
     _known_profiles(settings, parameters)
@@ -354,7 +333,6 @@ def simulate(
             boot_kept_cpu_s=boot_cpu[1],
             live_pause_s=live_pause,
         )
-        noise = Noise(speed=speed_noise, speed_every_s=speed_noise_every, estimate=estimate_noise, silent=silent)
         beside, own = read_pool(inference_pool) if inference_pool else None, own_pool(scenario)
         specs = []
         for k in range(replications * (2 if tune and scenario else 1)):
@@ -485,7 +463,7 @@ def _with_bounds(summaries: Sequence[Summary], specs: Sequence[RunSpec]) -> list
         known = (
             inputs.autoscaling is None
             and not inputs.node_changes
-            and not inputs.noise.speed
+            and not (inputs.noise.speed or inputs.noise.neighbours)
             and (pool is None or pool.accelerator_speed <= 1)
         )
         if known and inputs.seed not in found:

@@ -170,7 +170,9 @@ class Simulation:
             utilisation=self._utilisation,
             outcome=self.outcome,
         )
-        self._speed_change_s = inputs.noise.speed_every_s if inputs.noise.speed > 0 else 0.0
+        self._speed_change_s = (
+            inputs.noise.speed_every_s if inputs.noise.speed > 0 or inputs.noise.neighbours > 0 else 0.0
+        )
         self._pools = self.snapshot.pools
         self._done = 0
         self._last_round = -inf

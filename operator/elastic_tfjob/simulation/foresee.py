@@ -11,7 +11,6 @@ from elastic_tfjob.scheduling.forecasts import duration_left, prediction_of, wor
 from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profile import LIVE_INTERVAL_S
 from elastic_tfjob.scheduling.profiles import ProfileParameters, build
-from elastic_tfjob.scheduling.shared_cpu import usable_types
 from elastic_tfjob.scheduling.snapshot import UNPLACED, Counts, Job, Node, Placement, counts_of
 from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
@@ -51,23 +50,19 @@ class PredictedSpeed:
 @dataclass(frozen=True, slots=True)
 class PredictedCpuSpeed(PredictedSpeed):
     """The predicted speed of a job whose replicas all request CPU. The speed follows the CPU that the replicas can use;
-    the CPU time of a step is, for each replica type, the same as now. `usable`: millicores that a replica can use now,
-    by type."""
-
-    usable: Mapping[str, float]
+    the CPU time of a step is, for each replica type, the same as now."""
 
     def pace(self, cores: Cores) -> Pace:
         known = self.prediction
         counts = {type_: len(each) for type_, each in cores.items()}
         can = {type_: round(1000 * sum(each) / len(each), 6) for type_, each in cores.items() if each}
-        held = {t: known.held_millicores[t] * can[t] / self.usable[t] if self.usable.get(t) else can[t] for t in can}
-        found = known.at(counts, held)
+        found = known.at(counts, {type_: round(1000 * min(each), 6) for type_, each in cores.items() if each})
         rate = found.steps_per_s if found is not None else 0.0
         use = {}
         if known.steps_per_s > 0:
             for type_, millicores in can.items():
                 if millicores and (used := known.use.get(type_)) is not None:
-                    step = used * self.usable.get(type_, 0.0) * known.counts.get(type_, 0) / known.steps_per_s
+                    step = used * known.usable.get(type_, 0.0) * known.counts.get(type_, 0) / known.steps_per_s
                     use[type_] = min(1.0, step * rate / (millicores * counts[type_]))
         return Pace(rate, use)
 
@@ -112,7 +107,7 @@ def present(job: Job, now: float, past: Past | None = None) -> tuple[LiveJob, So
         prepare_s=job.prepare_s,
     )
     if isinstance(job.speed, OnlineSpeed):
-        live.seen, live.seen_cpu = dict(job.speed.measured), dict(job.speed.worker_millicores)
+        live.seen, live.seen_under = dict(job.speed.measured), dict(job.speed.conditions)
     if isinstance(speed, CpuBound):
         live.bound = speed
         if job.phase == "rescaling" and not job.steps_per_s:  # its first program is just starting
@@ -126,10 +121,9 @@ def _speed(job: Job, now: float, steps: float, past: Past | None) -> tuple[TrueS
     rate, left = prediction.at(job.counts or spec.declared), work_left(job, now, past)
     # A CPU weight does not determine a speed.
     by_cpu = job.cpu_limited and all(group.request.cpu_millicores for group in spec.groups)
-    usable = {t: all_ / job.counts[t] for t, all_ in usable_types(job).items()} or prediction.held_millicores
 
     def predicted(total: float) -> TrueSpeed:
-        return PredictedCpuSpeed(total, prediction, usable) if by_cpu else PredictedSpeed(total, prediction)
+        return PredictedCpuSpeed(total, prediction) if by_cpu else PredictedSpeed(total, prediction)
 
     if rate is not None and rate.steps_per_s > 0 and left is not None:
         return predicted(steps + left[0]), rate.source

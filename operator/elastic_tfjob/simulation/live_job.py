@@ -2,12 +2,13 @@
 changes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 from random import Random
 from typing import Final
 
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable
 from elastic_tfjob.scheduling.snapshot import (
     PS,
     UNPLACED,
@@ -23,10 +24,10 @@ from elastic_tfjob.scheduling.snapshot import (
 from elastic_tfjob.simulation.memory import PsMemory
 from elastic_tfjob.simulation.result import JobRecord
 from elastic_tfjob.simulation.speed_models.base import TrueSpeed
-from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, Training, cores_held, training
+from elastic_tfjob.simulation.speed_models.cpu import Boot, Boots, CpuBound, Training, training
 from elastic_tfjob.simulation.workload import WorkloadJob
 from elastic_tfjob.speed.growth import NOT_REPORTED, Growth
-from elastic_tfjob.speed.history import Lesson
+from elastic_tfjob.speed.history import Conditions, Lesson, sighted
 from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import believe
 
@@ -64,11 +65,16 @@ class Costs:
 
 NO_COSTS: Final = Costs()
 
+UNDONE_S: Final = 300.0
+"""A change of size counts as undone if the job returns to its former size within this time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
     """Standard deviations of the logarithm of a job's real speed (`speed`) and of the durations and steps given to the
     policy (`estimate`). `speed_every_s`: seconds after which the speed is drawn again; 0: it is drawn once per job.
+    `neighbours`: the largest part of a node's CPU, below 1, that other programs use unseen: half of the nodes have some
+    (drawn again as the speed), and a job's replicas wait for the one with least CPU.
     `silent`: the share of jobs, 0 to 1, whose programs and exporters report nothing: no step, no speed, no CPU use, no
     loss."""
 
@@ -76,6 +82,7 @@ class Noise:
     speed_every_s: float = 0.0
     estimate: float = 0.0
     silent: float = 0.0
+    neighbours: float = 0.0
 
 
 NO_NOISE: Final = Noise()
@@ -110,7 +117,7 @@ class LiveJob:
     cpu_millicores: int = 0
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
     """Measured steps per second by (PSs, workers), for a policy that learns speeds."""
-    seen_cpu: dict[tuple[int, int], float] = field(default_factory=dict)
+    seen_under: dict[tuple[int, int], Conditions] = field(default_factory=dict)
     bound: CpuBound | None = None
     """Set in speed models where speed follows the CPU that replicas hold."""
     cpu_held: Cpu = field(default_factory=dict)
@@ -126,6 +133,8 @@ class LiveJob:
     memory: Memory = field(default_factory=dict)
     prepare_s: float | None = None
     """How long the last added or moved replica took to start its program beside a running one; None: not known."""
+    left: tuple[dict[str, int], float] | None = None
+    """The size that the job had before its last change of size, and when it left it."""
     lost: bool = False
     """Whether the job stands still because one of its nodes is lost."""
     silent: bool = False
@@ -279,6 +288,9 @@ class LiveJob:
         self.rescaled_s = now
         if resized:
             record.rescales += 1
+            if self.left is not None and self.left[0] == _counts(new) and now - self.left[1] <= UNDONE_S:
+                record.undone += 1
+            self.left = _counts(old), now
             return restart_s if self.lost or saves else costs.rescale_s if live_s is None else live_s
         record.migrations += 1
         if live_s is not None:
@@ -288,12 +300,13 @@ class LiveJob:
         self.lose(min(self.steps, costs.migrate_lost_s * self.steps_per_s))
         return costs.migrate_s
 
-    def training(self, boots: Boots) -> Training:
-        """Speed and CPU use with the CPU that the job holds. Only for jobs whose speed follows their CPU."""
+    def training(self, boots: Boots, undisturbed: float = 1.0) -> Training:
+        """Speed and CPU use with the CPU that the job holds. Only for jobs whose speed follows their CPU.
+        `undisturbed`: the factor on the speed that hidden neighbours leave."""
         assert self.bound is not None
         return training(
             self.bound,
-            factor=self.factor,
+            factor=self.factor * undisturbed,
             groups=self.spec.groups,
             placement=UNPLACED if self.lost else self.placement,
             cpu=self.cpu_held,
@@ -327,24 +340,23 @@ class LiveJob:
         """Record the job's speed at its current size and update the policy's estimate."""
         if self.silent:
             return
-        size, cpu = self.size, None
+        size, under = self.size, Conditions()
         if self.bound is not None:
-            workers = cores_held(self.spec.groups, self.placement, self.cpu_held).get(WORKER, [0.0])
-            cpu = 1000 * sum(workers) / len(workers)
-        # The same speed with a different CPU share is also a new measurement. Otherwise a size that gains nothing from
-        # more CPU would always count as not tried with more CPU.
-        if self.seen.get(size) != self.steps_per_s or self.seen_cpu.get(size) != cpu:
+            usable = slowest_usable(self.spec.groups, self.placement, self.cpu_held, shared=self.cpu_shared)
+            under = Conditions(usable.get(WORKER, 0.0), usable.get(PS, 0.0))
+        rate, known = self.seen.get(size), self.seen_under.get(size, Conditions())
+        # The same speed with other CPU is a new measurement, too: it shows that CPU does not help at this size.
+        if rate != self.steps_per_s or replace(known, spread=0.0) != under:
+            self.seen_under[size] = sighted(None if rate is None else (rate, known), self.steps_per_s, under)
             self.seen[size] = self.steps_per_s
-            if cpu is not None:
-                self.seen_cpu[size] = cpu
-            self.speed = believe(self.seen, worker_millicores=self.seen_cpu)
+            self.speed = believe(self.seen, conditions=self.seen_under)
 
     def lesson(self) -> Lesson:
         """The measurements of this finished job, used for predictions about similar jobs."""
         size = self.size
         seen = self.seen or ({size: self.steps_per_s} if size[1] and not self.silent else {})
         steps = None if self.silent else self.true_speed.total_steps
-        return Lesson(self.spec.key, steps, self.record.executed_s, seen, self.seen_cpu)
+        return Lesson(self.spec.key, steps, self.record.executed_s, seen, self.seen_under)
 
 
 def _counts(placement: Placement) -> dict[str, int]:

@@ -6,6 +6,7 @@ The true values (the speed models' rates, real durations) stay in this module; a
 from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
+from typing import Final
 
 from elastic_tfjob.scheduling.plan import Assignment
 from elastic_tfjob.scheduling.profile import Profile
@@ -82,9 +83,23 @@ def arrive(
     return live
 
 
+NODES_WITH_NEIGHBOURS: Final = 0.5
+
+
 def lognormal(sigma: float, random: Random) -> float:
     """A random factor whose logarithm has the standard deviation `sigma`. For 0 it is 1 and no number is drawn."""
     return random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
+
+
+def free_of_neighbours(most: float, seed: int, placement: Placement, drawn_s: float) -> float:
+    """The part of the CPU that programs which nobody sees leave to a job, on its node with most of them. They were
+    drawn at `drawn_s`."""
+
+    def hidden(node: str) -> float:
+        random = Random(f"neighbours-{seed}-{node}-{drawn_s}")
+        return most * random.random() if random.random() < NODES_WITH_NEIGHBOURS else 0.0
+
+    return 1.0 - max((hidden(node) for node in nodes_of(placement)), default=0.0)
 
 
 class LiveJobs:
@@ -126,6 +141,7 @@ class LiveJobs:
         self._outcome = outcome
         self._node_speeds = NodeSpeeds(nodes, contended=speed_model.contended)
         self._boots = Boots(costs.boot_cpu_s, costs.boot_kept_cpu_s)
+        self._drawn_s = 0.0
         self._lost = 0
         """Number of jobs that stand still because one of their nodes is lost."""
         self._outgrown: dict[str, tuple[str, ...]] = {}
@@ -387,8 +403,10 @@ class LiveJobs:
         """Draw a new speed factor for each job. It depends only on the seed, the job's key and the time, so it is the
         same under every profile."""
         changed = []
+        self._drawn_s = float(now)
         for key, live in self.by_key.items():
-            live.factor = lognormal(self._noise.speed, Random(f"speed-{self._seed}-{key}-{float(now)}"))
+            if self._noise.speed:
+                live.factor = lognormal(self._noise.speed, Random(f"speed-{self._seed}-{key}-{float(now)}"))
             if not live.placement:
                 continue
             live.train_until(now)
@@ -424,11 +442,17 @@ class LiveJobs:
         part = self._node_speeds.slowdown(live.spec.key, placement, nodes)
         if self.contended:
             live.use = used_of_held(live.spec, live.work.cpu_demand, placement, live.cpu_held, part)
-        return live.true_speed.rate(placement) * live.factor * part
+        return live.true_speed.rate(placement) * live.factor * self._undisturbed(live) * part
+
+    def _undisturbed(self, live: LiveJob) -> float:
+        """The factor on a job's speed that hidden neighbours leave."""
+        if not self._noise.neighbours:
+            return 1.0
+        return free_of_neighbours(self._noise.neighbours, self._seed, live.placement, self._drawn_s)
 
     def _follow_cpu(self, live: LiveJob, now: float) -> None:
         """Recompute, for the CPU that the job holds now, its rate and the end of the job or of its starting program."""
-        training = live.training(self._boots)
+        training = live.training(self._boots, self._undisturbed(live))
         live.steps_per_s, live.use = training.steps_per_s, training.use
         self._utilisation.use(live, training.busy_cores, now)
         if (boot := live.boot) is not None:

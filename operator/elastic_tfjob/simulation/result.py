@@ -31,6 +31,8 @@ class JobRecord:
     executed_s: float = 0.0
     preemptions: int = 0
     rescales: int = 0
+    undone: int = 0
+    """How many of the changes of size returned, within five minutes, to the size before."""
     migrations: int = 0
     lost_steps: float = 0.0
     lost_s: float = 0.0
@@ -66,6 +68,8 @@ class Compared:
     source: Source
     expected_steps_per_s: float
     measured_steps_per_s: float
+    relative_error: float
+    """Of the expected speed, one standard deviation."""
 
 
 @dataclass(slots=True)

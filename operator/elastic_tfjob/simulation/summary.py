@@ -93,6 +93,7 @@ class Summary:
     forecast_error: float | None
     forecast_within: float | None
     rescales: int
+    undone: int
     preemptions: int
     migrations: int
     rounds: int
@@ -177,6 +178,7 @@ def summarise(outcome: RunResult, jobs: int) -> Summary:
         forecast_within=sum(within) / len(within) if within else None,
         deadline_met=sum(map(met, with_deadline)) / len(with_deadline) if with_deadline else None,
         rescales=sum(r.rescales for r in records),
+        undone=sum(r.undone for r in records),
         preemptions=sum(r.preemptions for r in records),
         migrations=sum(r.migrations for r in records),
         rounds=outcome.rounds,

@@ -187,14 +187,14 @@ class Stays:
             past = stay.history.past(stay.job.spec.scope, stay.job.spec.model)
             rate = expected_rate(stay.job, placement=stay.target.nodes, cpu=stay.target.cpu, past=past, nodes=nodes)
             if rate is not None and rate.steps_per_s > 0 and stay.steps_per_s is not None:
-                found.append(Compared(stay.cause, rate.source, rate.steps_per_s, stay.steps_per_s))
+                found.append(Compared(stay.cause, rate.source, rate.steps_per_s, stay.steps_per_s, rate.relative_error))
         return found
 
 
 def by_cause(compared: Iterable[Compared]) -> dict[str, Calibration]:
     """The calibration for each cause, and for `all` changes together."""
-    ratios: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for each in compared:
         for name in ("all", each.cause):
-            ratios[name].append(each.measured_steps_per_s / each.expected_steps_per_s)
+            ratios[name].append((each.measured_steps_per_s / each.expected_steps_per_s, each.relative_error))
     return {name: calibration(found) for name, found in sorted(ratios.items())}

@@ -14,7 +14,20 @@ from math import exp, isfinite, log
 from statistics import median
 from typing import Final
 
-__all__ = ["LESSONS", "NAMES", "SCOPES_NAMES", "SIZES", "History", "Lesson", "Past", "stem"]
+__all__ = [
+    "LESSONS",
+    "NAMES",
+    "SCOPES_NAMES",
+    "SIZES",
+    "Conditions",
+    "History",
+    "Lesson",
+    "Past",
+    "Size",
+    "alike",
+    "sighted",
+    "stem",
+]
 
 LESSONS: Final = 8
 """The number of finished jobs stored per name."""
@@ -25,16 +38,45 @@ SCOPES_NAMES: Final = 1024
 SIZES: Final = 16
 """The number of sizes per job whose speeds are stored."""
 ALIKE: Final = 0.9
-"""Speeds are comparable if they were measured with the same CPU per worker, within about 10 %."""
+"""Speeds are comparable if they were measured with the same CPU, within about 10 %."""
 SPREAD: Final = 0.1
 """The minimum relative error (one standard deviation) of an estimate from other jobs."""
 ONE_SEEN: Final = 0.25
 """The relative error of an estimate from only one other job."""
-OTHER_CPU: Final = 0.5
-"""The relative error of an estimate measured with a different CPU share."""
+NEW_WEIGHT: Final = 0.3
+"""The weight of the last change of a speed at one size in its spread."""
+MOST_SPREAD: Final = 2.0
 
 Size = tuple[int, int]
 """(PSs, workers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Under which a speed was measured: the millicores that one worker and one PS could use (the slowest one; 0: not
+    known), and the relative `spread` of the speeds seen there, one standard deviation. Neighbours whose use is not seen
+    and CPU that the host takes away widen the spread."""
+
+    worker_millicores: float = 0.0
+    ps_millicores: float = 0.0
+    spread: float = 0.0
+
+
+def alike(a: Conditions, b: Conditions) -> bool:
+    """Whether speeds under these conditions are comparable."""
+    pairs = ((a.worker_millicores, b.worker_millicores), (a.ps_millicores, b.ps_millicores))
+    return all(not (x and y) or ALIKE <= x / y <= 1 / ALIKE for x, y in pairs)
+
+
+def sighted(before: tuple[float, Conditions] | None, rate: float, now: Conditions) -> Conditions:
+    """The conditions of a new speed at a size. The spread follows the changes of the speed under comparable
+    conditions."""
+    if before is None or before[0] <= 0 or not alike(before[1], now):
+        return now
+    change = log(rate / before[0])
+    spread = ((1 - NEW_WEIGHT) * before[1].spread ** 2 + NEW_WEIGHT * change**2 / 2) ** 0.5
+    return Conditions(now.worker_millicores, now.ps_millicores, min(spread, MOST_SPREAD))
+
 
 _TAIL: Final = re.compile(r"[-_.]?(?:[0-9]+|(?=[a-z]*[0-9])[a-z0-9]{4,10})$")
 
@@ -60,21 +102,21 @@ def _shorter(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """The measurements of one finished job: its number of `steps`, the seconds `duration_s` during which it held
-    replicas, its steps per second by (PSs, workers), and the `worker_millicores` during these measurements, if
-    known. `id` identifies the job."""
+    replicas, its steps per second by (PSs, workers), and the `conditions` of these measurements, if known. `id`
+    identifies the job."""
 
     id: str
     steps: float | None = None
     duration_s: float | None = None
     rates: Mapping[Size, float] = field(default_factory=dict)
-    worker_millicores: Mapping[Size, float] = field(default_factory=dict)
+    conditions: Mapping[Size, Conditions] = field(default_factory=dict)
 
     def bounded(self) -> "Lesson":
         """The lesson without implausible values, and with only the last SIZES sizes."""
         rates = {s: r for s, r in self.rates.items() if isfinite(r) and r > 0 and s[1] > 0}
         rates = dict(islice(rates.items(), max(0, len(rates) - SIZES), None))
-        cpu = {s: c for s, c in self.worker_millicores.items() if s in rates and isfinite(c) and c > 0}
-        return Lesson(self.id, _positive(self.steps), _positive(self.duration_s), rates, cpu)
+        known = {s: _plausible(c) for s, c in self.conditions.items() if s in rates}
+        return Lesson(self.id, _positive(self.steps), _positive(self.duration_s), rates, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +147,6 @@ class Past:
     def sizes(self) -> set[Size]:
         """The sizes with a known speed."""
         return {size for each in self.lessons for size in each.rates}
-
-    def rate(self, size: Size, worker_millicores: float | None = None) -> Estimate | None:
-        """Steps per second at this size. Measurements with about `worker_millicores` are preferred."""
-        seen = [(each.rates[size], each.worker_millicores.get(size)) for each in self.lessons if size in each.rates]
-        if not worker_millicores:
-            return _estimate([rate for rate, _ in seen])
-        alike = [rate for rate, held in seen if held is None or ALIKE <= held / worker_millicores <= 1 / ALIKE]
-        if alike:
-            return _estimate(alike)
-        found = _estimate([rate for rate, _ in seen])
-        return None if found is None else Estimate(found.value, max(found.relative_error, OTHER_CPU))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +199,14 @@ class History:
 
 def _positive(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) and value > 0 else None
+
+
+def _plausible(found: Conditions) -> Conditions:
+    worker, ps = (
+        each if isfinite(each) and each > 0 else 0.0 for each in (found.worker_millicores, found.ps_millicores)
+    )
+    spread = min(max(found.spread, 0.0), MOST_SPREAD) if isfinite(found.spread) else MOST_SPREAD
+    return Conditions(worker, ps, spread)
 
 
 def _estimate(values: Iterable[float]) -> Estimate | None:

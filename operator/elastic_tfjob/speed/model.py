@@ -4,7 +4,7 @@ expected speeds, and the sizes with known speed."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import inf, log
 from statistics import median
 from typing import Final, Protocol
 
@@ -65,7 +65,8 @@ def speedup(use: Mapping[str, float], more: Mapping[str, float]) -> float:
 # -- The finish time of a job, with a 90 % interval --------------------------------------------------------------------
 
 Z90 = 1.645
-"""Half width, in standard deviations, of a two-sided 90 % interval of a normal distribution."""
+Z80 = 1.2816
+"""Half widths, in standard deviations, of two-sided 90 and 80 % intervals of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +98,21 @@ SETTLED_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`error` is the median of |measured / expected - 1|, `ratio` that of measured / expected, of `count` changes."""
+    """`error` is the median of |measured / expected - 1|, `ratio` that of measured / expected, of `count` changes.
+    `within`: the share of them in the 80 % interval of the expected speed; a good belief has 0.8."""
 
     error: float
     ratio: float
     count: int
+    within: float
 
 
-def calibration(ratios: Sequence[float]) -> Calibration:
-    """The calibration from the ratios of measured / expected speed, of which there is at least one."""
-    return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(ratios))
+def calibration(found: Sequence[tuple[float, float]]) -> Calibration:
+    """The calibration from at least one pair: the ratio of measured / expected speed, and the relative error that was
+    expected (one standard deviation)."""
+    ratios = [ratio for ratio, _ in found]
+    inside = sum(abs(log(ratio)) <= Z80 * error for ratio, error in found if ratio > 0)
+    return Calibration(median(abs(each - 1) for each in ratios), median(ratios), len(found), inside / len(found))
 
 
 # -- Known sizes: the sizes with their speeds among which a profile searches for the fastest ---------------------------

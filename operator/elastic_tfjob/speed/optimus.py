@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic_tfjob.speed.history import Conditions, Size
+
 Mode = Literal["sync", "async"]
 Array = NDArray[np.float64]
 
@@ -63,12 +65,12 @@ class OptimusFit:
 class OnlineSpeed:
     """The speed as a policy believes it. A measured size overrides the fit. Without a trusted fit, a size has the speed
     of the nearest measured size, so no gain is expected without knowledge. None before any measurement.
-    `worker_millicores`: the CPU of one worker when a size was measured, if known.
+    `conditions`: those under which a size was measured, if known.
     """
 
-    measured: Mapping[tuple[int, int], float]
+    measured: Mapping[Size, float]
     fit: OptimusFit | None = None
-    worker_millicores: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    conditions: Mapping[Size, Conditions] = field(default_factory=dict)
 
     def steps_per_s(self, counts: Mapping[str, int]) -> float | None:
         size = (counts.get("PS", 0), counts.get("Worker", 0))
@@ -83,20 +85,20 @@ class OnlineSpeed:
 
 
 def believe(
-    seen: Mapping[tuple[int, int], float],
+    seen: Mapping[Size, float],
     mode: Mode = "sync",
-    worker_millicores: Mapping[tuple[int, int], float] | None = None,
+    conditions: Mapping[Size, Conditions] | None = None,
 ) -> OnlineSpeed:
-    """The belief from these steps per second by (PSs, workers) and the millicores of a worker at each size.
+    """The belief from these steps per second by (PSs, workers) and the conditions at each size.
 
     Sizes without workers or without speed are ignored.
     """
     measured = {size: rate for size, rate in seen.items() if rate > 0 and size[1] > 0}
     enough = len(measured) >= POINTS_NEEDED[mode]
-    return OnlineSpeed(measured, fit(measured, mode) if enough else None, dict(worker_millicores or {}))
+    return OnlineSpeed(measured, fit(measured, mode) if enough else None, dict(conditions or {}))
 
 
-def fit(measured: Mapping[tuple[int, int], float], mode: Mode = "sync") -> OptimusFit:
+def fit(measured: Mapping[Size, float], mode: Mode = "sync") -> OptimusFit:
     """Least squares of relative errors over sizes (PSs, workers) and their steps per second, coefficients >= 0."""
     cost = np.array([(1 if mode == "sync" else w) / rate for (_, w), rate in measured.items()])
     rows = np.array([basis(mode, p, w) for p, w in measured]) / cost[:, None]

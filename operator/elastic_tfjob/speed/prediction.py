@@ -1,52 +1,63 @@
 """Prediction: the expected speed of a job at any size and with any CPU, with its relative error.
 
-The best available source is used: a measurement at that size, preferably with the CPU that workers will hold; then the
-fit over measurements (optimus.py); then the more certain one of two sources, the law of utilisation from the present
-size (model.py) and finished jobs of the same model (history.py); last a prior: doubling workers and PSs gives 2^0.8
-times the speed.
+All profiles, forecasts and deadline checks use this one model. A Gaussian process (belief.py) corrects an expected
+curve by everything that was measured: the job's own speeds, those of finished jobs of the same model, and the duration
+that its user expects. Every measurement also says how much CPU a replica could use then. The curve is the first of
+these that is known:
 
-The law ignores the costs that workers cause for each other, so it is an upper bound. The expected speed applies it to
-the terms of Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p). Each worker gets the whole model
-from the PSs and sends it back, so the PSs' work is proportional to the number of workers. One part of a worker's own
-work is divided among workers, the other part is the same for any number of workers. The proportion is unknown; half is
-counted as divided. Time in which no replica computes is assumed constant: it would be longer with more workers if it is
-network time, and shorter if it is CPU that a replica cannot use.
+- the fit of Optimus' formula (optimus.py) to the job's own speeds;
+- the law of utilisation from the present size (model.py);
+- the prior: doubling workers and PSs gives 2^0.8 times the speed.
 
-Measurements outweigh the law. A larger size that was slower with similar CPU also informs about the sizes between and
-beyond: the law is raised to the power that fits this measurement. If the CPU was different, the law is believed for one
-additional replica only, as a probe. The same holds if pods with unknown CPU use run beside the job (`unseen`), until
-any other size has been measured, which then determines the power.
+The law ignores the costs that workers cause for each other, so it is an upper bound. The curve applies it to the terms
+of Optimus' formula (Peng et al., EuroSys'18, section 3.2: a/w + b + c w/p). Each worker gets the whole model from the
+PSs and sends it back, so the PSs' work is proportional to the number of workers. One part of a worker's own work is
+divided among workers, the other part is the same for any number of workers. The proportion is unknown; half is counted
+as divided. Time in which no replica computes is assumed constant: it would be longer with more workers if it is network
+time, and shorter if it is CPU that a replica cannot use.
 
-The error of each source is relative and one standard deviation. tests/unit/simulation/test_forecasts.py compares these
-errors with the true speeds of simulated jobs.
+Errors are relative, one standard deviation. `make bench-elastic-mix` compares them with the true speeds of simulated
+jobs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import log, log2
+from math import exp, log, log2
 from typing import Final, Literal
 
-from elastic_tfjob.speed.history import ALIKE, Past, Size
+import numpy as np
+from propcache.api import cached_property
+
+from elastic_tfjob.speed.belief import Belief, Evidence, Floats, Mean, Scales, belief_of
+from elastic_tfjob.speed.history import Conditions, Past, Size, alike
 from elastic_tfjob.speed.model import Speed, speedup
 from elastic_tfjob.speed.optimus import OnlineSpeed
 
-__all__ = ["PRIOR_EXPONENT", "Prediction", "Rate", "Source"]
+__all__ = ["MEASURED_ERROR", "PRIOR_EXPONENT", "Gain", "Prediction", "Rate", "Source", "size_of"]
 
-Source = Literal["measured", "fitted", "oracle", "utilisation", "history", "estimated", "prior"]
-"""The source of a speed. `oracle`: the simulator's oracle; `estimated`: the duration that a user expects."""
+Source = Literal["measured", "interpolated", "fitted", "oracle", "utilisation", "history", "estimated", "prior"]
+"""The source of a speed. `interpolated`: between sizes that the job has run at; `oracle`: the simulator's oracle;
+`estimated`: the duration that a user expects."""
 
 PRIOR_EXPONENT: Final = 0.8
-LEAST_SLOWER: Final = 0.05
-"""The minimum relative difference by which a larger size counts as slower. Less is noise: speeds are stored with two
-digits."""
-LEAST_CHANGE: Final = 0.1
-"""A measured size determines the power of the law of utilisation only if the logarithm of the law is at least this."""
-MEASURED_ERROR: Final = 0.05
-UTILISATION_ERROR: Final = 0.25
-"""The minimum relative error of the law of utilisation."""
+PRIOR_CPU: Final = (0.5, 0.2)
+"""The exponents of the CPU that a worker and a PS can use, where their use is not known."""
+MEASURED_ERROR: Final = 0.03
+"""The relative error of a measured speed. Speeds are stored with two digits."""
+WEIGHT_ERROR: Final = 0.25
+"""The relative error where CPU is a weight, which does not say how much a replica gets."""
 ESTIMATED_ERROR: Final = 0.4
-PRIOR_ERROR: Final = 0.5
-"""The relative error for each doubling or halving of workers or of PSs, and at least this much for a smaller change."""
+"""The relative error of the duration that a user expects."""
+LESSONS_USED: Final = 3
+"""The number of finished jobs of the model that are used, the last ones."""
+
+# The scales of the belief, per doubling of workers, of PSs, and of the CPU that a worker, a PS and the chief can use.
+# They are tuned on seeds 1 to 4 of the common mix (benchmarks/mix_workload.py).
+OF_LAW: Final = Scales((0.15, 0.15, 0.1, 0.1, 0.1), 0.2)
+OF_PRIOR: Final = Scales((0.6, 0.6, 0.2, 0.2, 0.2), 0.3)
+CHIEFS: Final = ("Chief", "Master")
+
+Point = tuple[float, float, float, float, float]
 
 Counts = Mapping[str, int]
 
@@ -65,240 +76,237 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """A factor on the speed, and the standard deviation of its logarithm."""
+
+    expected: float
+    error: float = 0.0
+
+    def at(self, deviations: float) -> float:
+        """The factor so many standard deviations above the expected one."""
+        return self.expected * exp(deviations * self.error)
+
+
+NO_GAIN: Final = Gain(1.0)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The knowledge about one job's speed.
 
-    `counts`: the current replicas per type, and `steps_per_s` the speed there (0: none yet). `use`: the fraction of
-    their CPU that the types use. `held_millicores`: the mean of a replica by type now; for a job that holds nothing,
-    its requests. `speed`: the measurements at other sizes, or the true speed if the policy has the oracle. `past`: the
-    lessons of jobs of the same name. `estimate`: a size, and the speed there that follows from the user's expected
-    duration. `accelerator`: the speed of the slowest accelerator that the job runs on, relative to the usual one. A
-    size measured with a different CPU share shows only that it is better, or worse, by at most `min_gain`. Not
-    `limited`: CPU is a weight, which does not determine how much a replica gets, as that depends on the demand of other
-    jobs on the node. `unseen`: pods with unknown CPU use run on the job's nodes.
+    `counts`: the current replicas per type, and `steps_per_s` the speed there (0: none yet). `use`: the fraction of the
+    CPU that it can use (`usable`, millicores of one replica by type) that each type uses. `speed`: the measurements, or
+    the true speed if the policy has the oracle. `past`: the lessons of jobs of the same model. `estimate`: a size, and
+    the speed there that follows from the user's expected duration. `accelerator`: the speed of the slowest accelerator
+    that the job runs on, relative to the usual one. Not `limited`: CPU is a weight, which does not determine how much a
+    replica gets, as that depends on the demand of other jobs on the node.
     """
 
     counts: Counts
     steps_per_s: float = 0.0
     use: Mapping[str, float] = field(default_factory=dict)
-    held_millicores: Mapping[str, float] = field(default_factory=dict)
+    usable: Mapping[str, float] = field(default_factory=dict)
     speed: Speed | None = None
     past: Past | None = None
     estimate: tuple[Counts, float] | None = None
     accelerator: float = 1.0
-    min_gain: float = 0.0
     limited: bool = True
-    unseen: bool = False
 
-    def factor(self, counts: Counts) -> float:
-        """Steps per second at `counts` relative to the current ones, from the job's own data alone; 1 without data."""
-        known = self._own_factor(counts)
-        return known[0] if known is not None else 1.0
+    def gain(
+        self, counts: Counts, usable: Mapping[str, float] | None = None, usable_now: Mapping[str, float] | None = None
+    ) -> "Gain":
+        """Steps per second at `counts` with the CPU `usable` over those at the present size with `usable_now` (missing:
+        the present CPU)."""
+        if self.steps_per_s <= 0:
+            return NO_GAIN
+        if (known := self._oracle(counts)) is not None:
+            now = self._oracle(self.counts)
+            return Gain(known / now) if now else NO_GAIN
+        if self._belief is None:
+            return NO_GAIN
+        there, here = self._point(counts, usable), self._point(self.counts, usable_now)
+        mean, covariance = self._belief.at(np.array([there, here]))
+        error = max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]) ** 0.5
+        return Gain(exp(float(mean[0] - mean[1])), error)
 
     def at(
-        self,
-        counts: Counts,
-        millicores: Mapping[str, float] | None = None,
-        accelerator: float | None = None,
-        worker_millicores: float | None = None,
+        self, counts: Counts, usable: Mapping[str, float] | None = None, accelerator: float | None = None
     ) -> Rate | None:
-        """The speed with these replicas, each with `millicores` by type (missing: the current value), on accelerators
-        of this speed (None: as now). `worker_millicores`: what a worker will hold, if known; measurements with as much
-        CPU are then used. If replicas share CPU, `millicores` is the CPU that they can use. None: nothing is known. If
-        CPU is a weight, another weight is expected to give the same speed, with the minimum error of the law of
-        utilisation."""
-        if (
-            not self.limited
-            and millicores
-            and any(millicores.get(t, held) != held for t, held in self.held_millicores.items())
-        ):
-            same = self.at(counts, None, accelerator, worker_millicores)
-            return same.times(1.0, UTILISATION_ERROR) if same is not None else None
-        then = accelerator if accelerator is not None else self.accelerator
-        running = self.steps_per_s > 0
-        rate = (
-            self._running(counts, millicores or {}, worker_millicores)
-            if running
-            else self._elsewhere(counts, millicores or {})
-        )
+        """The speed with these replicas, each with `usable` CPU by type (missing: the present one), on accelerators of
+        this speed (None: as now). None: nothing is known. If CPU is a weight, another weight is expected to give the
+        same speed, with the error WEIGHT_ERROR."""
+        if not self.limited and usable and any(usable.get(t, each) != each for t, each in self.usable.items()):
+            same = self.at(counts, None, accelerator)
+            return same.times(1.0, WEIGHT_ERROR) if same is not None else None
+        rate = self._told(counts, usable) if self._has_oracle else self._believed(counts, usable)
+        then = self.accelerator if accelerator is None else accelerator
         if rate is None or then == self.accelerator or not self.accelerator:
             return rate
         return rate.times(then / self.accelerator)
 
-    def _running(self, counts: Counts, millicores: Mapping[str, float], holds: float | None) -> Rate:
-        """The prediction from the speed at the current size."""
-        now = Rate(self.steps_per_s, MEASURED_ERROR, "measured")
-        more_cpu = {
-            t: millicores[t] / held
-            for t, held in self.held_millicores.items()
-            if held and millicores.get(t, held) != held
-        }
+    # ---- the oracle of a simulation
+
+    @property
+    def _has_oracle(self) -> bool:
+        return self.speed is not None and not isinstance(self.speed, OnlineSpeed)
+
+    def _oracle(self, counts: Counts) -> float | None:
+        """The true speed; None without the oracle, or if the oracle does not know the size."""
+        return self.speed.steps_per_s(counts) if self.speed is not None and self._has_oracle else None
+
+    def _told(self, counts: Counts, usable: Mapping[str, float] | None) -> Rate | None:
+        there, now = self._oracle(counts), self._oracle(self.counts) if self.steps_per_s > 0 else None
+        if not there:
+            return None
+        if not now:
+            return Rate(there, 0.0, "oracle")
+        more = {t: usable[t] / each for t, each in self.usable.items() if each and t in usable} if usable else {}
+        factor = speedup(self.use, more) if any(abs(each - 1) > 1e-9 for each in more.values()) else 1.0
         if size_of(counts) == size_of(self.counts):
-            return now if not more_cpu else now.times(speedup(self.use, more_cpu), UTILISATION_ERROR)
-        if holds is not None and (again := self._measured_with(size_of(counts), holds)) is not None:
-            return again
-        known = self._own_factor(counts)
-        if known is not None and known[1] != "utilisation":
-            shown = Rate(self.steps_per_s * known[0], known[2], known[1])
-            return shown.times(speedup(self.use, more_cpu), UTILISATION_ERROR) if more_cpu else shown
-        found: list[Rate] = []
-        if known is not None:
-            law, power = self._law(counts, more_cpu)
-            error = max(UTILISATION_ERROR, abs(log(law)) / 2)
-            factor = self._likely(counts, more_cpu) if power is None else law**power
-            found.append(Rate(self.steps_per_s * factor, error, "utilisation"))
-        size, worker = size_of(counts), self.held_millicores.get("Worker")
-        if self.past is not None:
-            here, there = (
-                self.past.rate(size_of(self.counts), worker),
-                self.past.rate(size, millicores.get("Worker", worker)),
-            )
-            if here is not None and there is not None:
-                error = (here.relative_error**2 + there.relative_error**2) ** 0.5
-                found.append(Rate(self.steps_per_s * there.value / here.value, error, "history"))
-        if found:
-            return min(found, key=lambda rate: rate.relative_error)
-        return _scaled(now, size_of(self.counts), size)
+            there = now
+        return Rate(self.steps_per_s * there / now * factor, MEASURED_ERROR, "oracle" if factor == 1 else "utilisation")
 
-    def _elsewhere(self, counts: Counts, millicores: Mapping[str, float]) -> Rate | None:
-        """The prediction for a job that does not train now."""
-        size, speed, worker = size_of(counts), self.speed, millicores.get("Worker", self.held_millicores.get("Worker"))
-        measured: Mapping[Size, float] = {}
-        if isinstance(speed, OnlineSpeed):
-            measured = speed.measured
-            if size in measured:
-                return Rate(measured[size], MEASURED_ERROR, "measured")
-            if speed.fit is not None and speed.fit.confident and (rate := speed.fit.predict(*size)) > 0:
-                return Rate(rate, max(speed.fit.residual, MEASURED_ERROR), "fitted")
-        elif speed is not None and (oracle_rate := speed.steps_per_s(counts)):
-            return Rate(oracle_rate, 0.0, "oracle")
-        if self.past is not None and (shown := self.past.rate(size, worker)) is not None:
-            return Rate(shown.value, shown.relative_error, "history")
-        if measured:
-            near = _nearest(measured, size)
-            return _scaled(Rate(measured[near], MEASURED_ERROR, "measured"), near, size)
-        if self.past is not None and (sizes := dict.fromkeys(sorted(self.past.sizes), 0.0)):
-            near = _nearest(sizes, size)
-            shown = self.past.rate(near, worker)
-            assert shown is not None
-            return _scaled(Rate(shown.value, shown.relative_error, "history"), near, size)
-        if self.estimate is not None and self.estimate[1] > 0:
-            rate_then = Rate(self.estimate[1], ESTIMATED_ERROR, "estimated")
-            return _scaled(rate_then, size_of(self.estimate[0]), size)
-        return None
+    # ---- the belief
 
-    def _own_factor(self, counts: Counts) -> tuple[float, Source, float] | None:
-        """The factor, its source and its error; None if neither CPU use nor anything else is known."""
-        size, speed = size_of(counts), self.speed
-        if isinstance(speed, OnlineSpeed):
-            if size in speed.measured and self._alike(speed, size):
-                return speed.measured[size] / self.steps_per_s, "measured", MEASURED_ERROR
-            if speed.fit is not None and speed.fit.confident:
-                fitted = speed.fit.predict(*size_of(self.counts))
-                if fitted > 0:
-                    return speed.fit.predict(*size) / fitted, "fitted", max(speed.fit.residual, MEASURED_ERROR)
-        elif speed is not None:
-            now, there = speed.steps_per_s(self.counts) or 0.0, speed.steps_per_s(counts)
-            if now > 0 and there is not None:
-                return there / now, "oracle", MEASURED_ERROR
-        if not any(self.use.values()) or any(self.use.get(t) and not n for t, n in counts.items()):
+    def _believed(self, counts: Counts, usable: Mapping[str, float] | None) -> Rate | None:
+        point = self._point(counts, usable)
+        if self.steps_per_s > 0 and not any(point):
+            return Rate(self.steps_per_s, max(MEASURED_ERROR, self._spread), "measured")
+        if self._belief is None:
             return None
-        law, power = self._law(counts)
-        return law ** (1.0 if power is None else power), "utilisation", UTILISATION_ERROR
+        mean, covariance = self._belief.at(np.array([point]))
+        error = (max(0.0, float(covariance[0, 0])) + self._spread**2) ** 0.5
+        return Rate(exp(float(mean[0])), max(error, MEASURED_ERROR), self._source(size_of(counts), point))
 
-    def _law(self, counts: Counts, more_cpu: Mapping[str, float] | None = None) -> tuple[float, float | None]:
-        """The law of utilisation, with `more_cpu` times the CPU for each replica of a type, and the power of it that
-        fits this job. None: the power is unknown, so if the law is unreliable, it is applied for one replica only."""
-        shown = self._shown(size_of(counts))
-        more = self._more(counts if shown is not None else self._probed(counts))
-        return speedup(self.use, {t: n * (more_cpu or {}).get(t, 1.0) for t, n in more.items()}), shown
+    def _point(self, counts: Counts, usable: Mapping[str, float] | None) -> Point:
+        found = {**self.usable, **(usable or {})}
+        chief = next((found[type_] for type_ in CHIEFS if type_ in found), 0.0)
+        return self._of(size_of(counts), found.get("Worker", 0.0), found.get("PS", 0.0), chief)
 
-    def _likely(self, counts: Counts, more_cpu: Mapping[str, float]) -> float:
-        """The expected factor, for which the law of utilisation gives the upper bound."""
-        more = self._more(self._probed(counts))
-        workers = more.get("Worker", 1.0)
-        for type_, n in more.items():
-            if type_ == "Worker":
-                more[type_] = 2 * n / (1 + n)
-            elif type_ == "PS" and workers:
-                more[type_] = n / workers
-        return speedup(self.use, {t: n * more_cpu.get(t, 1.0) for t, n in more.items()})
-
-    def _probed(self, counts: Counts) -> Counts:
-        """The counts between the current ones and `counts` up to which the law is believed."""
-        disproved = isinstance(self.speed, OnlineSpeed) and self._slower(self.speed)
-        if not (self.unseen or disproved):
-            return counts
-        return {t: min(n, self.counts.get(t, 0) + 1) for t, n in counts.items()}
-
-    def _measured_with(self, size: Size, millicores: float) -> Rate | None:
-        """The speed measured at this size, if workers held about `millicores` then."""
-        speed = self.speed
-        if not isinstance(speed, OnlineSpeed) or not (held := speed.worker_millicores.get(size)) or not millicores:
-            return None
-        if size not in speed.measured or not ALIKE <= held / millicores <= 1 / ALIKE:
-            return None
-        return Rate(speed.measured[size], MEASURED_ERROR, "measured")
-
-    def _alike(self, speed: OnlineSpeed, size: Size) -> bool:
-        """Whether the job would still have the speed that was measured at this size."""
-        here = self.held_millicores.get("Worker", 0.0)
-        cpu = speed.worker_millicores.get(size, here)
-        # A good speed measured with more CPU per worker than now says nothing about the size. Neither does a poor speed
-        # measured with so much less CPU that the job would be slower at its current size, too.
-        good = speed.measured[size] / self.steps_per_s >= 1 + self.min_gain
-        return cpu <= here / ALIKE if good else self._enough(size, cpu, here)
-
-    def _shown(self, size: Size) -> float | None:
-        """The power of the law of utilisation that fits the measurement nearest to `size`. Only larger sizes that were
-        slower are used; beside `unseen` pods, any size. The power is at most 1, as the law is an upper bound, and at
-        least -1. None: there is no such measurement."""
-        speed, now = self.speed, size_of(self.counts)
-        if not isinstance(speed, OnlineSpeed) or not self.steps_per_s:
-            return None
-        powers: dict[Size, float] = {}
-        for each in speed.measured if self.unseen else self._slower(speed):
-            law = self._law_at(each)
-            if each != now and abs(log(law)) >= LEAST_CHANGE and self._alike(speed, each):
-                power = log(speed.measured[each] / self.steps_per_s) / log(law)
-                powers[each] = min(max(power, -1.0), 1.0)
-        return powers[_nearest(powers, size)] if powers else None
-
-    def _slower(self, speed: OnlineSpeed) -> list[Size]:
-        """The larger sizes that were slower than this one, and would have been slower with the same CPU, given that
-        speed is at most proportional to CPU."""
-        ps, workers = now = size_of(self.counts)
-        here, found = self.held_millicores.get("Worker", 0.0), []
-        for size, rate in speed.measured.items():
-            if size != now and size[0] >= ps and size[1] >= workers:
-                there = speed.worker_millicores.get(size, here) * size[1]
-                at_most = rate * max(1.0, here * workers / there) if there else rate
-                if at_most * (1 + LEAST_SLOWER) < self.steps_per_s:
-                    found.append(size)
-        return found
-
-    def _law_at(self, size: Size) -> float:
-        then = {t: n for t, n in (("PS", size[0]), ("Worker", size[1])) if n and self.counts.get(t)}
-        return speedup(self.use, self._more(then))
-
-    def _enough(self, size: Size, millicores: float, here_millicores: float) -> bool:
-        """Whether the workers had enough CPU for the measurement at this size to be valid, compared with
-        `here_millicores` per worker now. Enough is as much CPU per worker, or so much that the job would be as fast at
-        its current size with it; for a larger size also as much CPU in total, since added replicas get what they
-        request."""
-        now = size_of(self.counts)[1]
-        if millicores >= here_millicores * ALIKE or (
-            size[1] > now and millicores * size[1] >= here_millicores * now * ALIKE
-        ):
-            return True
+    def _of(self, size: Size, worker: float, ps: float, chief: float = 0.0) -> Point:
+        """The coordinates of a size and the millicores that a worker, a PS and the chief can use (0: as now), from the
+        present size and CPU."""
+        (servers, workers), now = size_of(self.counts), self.usable
         return (
-            "Worker" in self.use
-            and millicores > 0
-            and speedup(self.use, {"Worker": millicores / here_millicores}) >= ALIKE
+            log2(max(1, size[1]) / max(1, workers)),
+            log2(max(1, size[0]) / max(1, servers)),
+            _doublings(worker, now.get("Worker", 0.0)),
+            _doublings(ps, now.get("PS", 0.0)),
+            _doublings(chief, next((now[type_] for type_ in CHIEFS if type_ in now), 0.0)),
         )
 
-    def _more(self, counts: Counts) -> dict[str, float]:
-        return {t: n / self.counts[t] for t, n in counts.items() if self.counts.get(t)}
+    @cached_property
+    def _measured(self) -> Mapping[Size, tuple[float, Conditions]]:
+        """The job's own speeds, with the present one."""
+        found: dict[Size, tuple[float, Conditions]] = {}
+        if isinstance(self.speed, OnlineSpeed):
+            conditions = self.speed.conditions
+            found = {size: (rate, conditions.get(size, Conditions())) for size, rate in self.speed.measured.items()}
+        if self.steps_per_s > 0:
+            here, now = size_of(self.counts), self.usable
+            spread = found[here][1].spread if here in found else 0.0
+            found[here] = self.steps_per_s, Conditions(now.get("Worker", 0.0), now.get("PS", 0.0), spread)
+        return found
+
+    @cached_property
+    def _spread(self) -> float:
+        """How much the job's speed changes by itself: the root mean square over its sizes, else over those of the last
+        job of its model."""
+        found = [under.spread for _, under in self._measured.values() if under.spread]
+        if not found and self.past is not None and self.past.lessons:
+            found = [under.spread for under in self.past.lessons[-1].conditions.values() if under.spread]
+        return (sum(each**2 for each in found) / len(found)) ** 0.5 if found else 0.0
+
+    @cached_property
+    def _belief(self) -> Belief | None:
+        points: list[Point] = []
+        logs: list[float] = []
+        noise: list[float] = []
+        jobs: list[int] = []
+        for job, size, rate, under in self._sightings():
+            point = self._of(size, under.worker_millicores, under.ps_millicores)
+            points.append((*point[:4], point[3]))  # the chief usually shares a node with a PS
+            logs.append(log(rate))
+            noise.append((under.spread**2 + MEASURED_ERROR**2) ** 0.5)
+            jobs.append(job)
+        if not points:
+            return None
+        mean, scales = self._curve
+        evidence = Evidence(np.array(points), np.array(logs), np.array(noise), np.array(jobs, dtype=np.int64))
+        return belief_of(evidence, mean, scales)
+
+    @cached_property
+    def _has_servers(self) -> bool:
+        return any(size[0] for _, size, _, _ in self._sightings())
+
+    def _sightings(self) -> Iterator[tuple[int, Size, float, Conditions]]:
+        """What was measured: the number of the job (0: this one), the size, the speed and its conditions."""
+        for size, (rate, under) in self._measured.items():
+            yield 0, size, rate, under
+        for k, lesson in enumerate(self.past.lessons[-LESSONS_USED:] if self.past is not None else (), 1):
+            for size, rate in lesson.rates.items():
+                yield k, size, rate, lesson.conditions.get(size, Conditions())
+        if self.estimate is not None and self.estimate[1] > 0:
+            yield 0, size_of(self.estimate[0]), self.estimate[1], Conditions(spread=ESTIMATED_ERROR)
+
+    @cached_property
+    def _curve(self) -> tuple[Mean, Scales]:
+        """The expected logarithm of speed by point, and how far the truth deviates from it."""
+        speed = self.speed
+        if isinstance(speed, OnlineSpeed) and speed.fit is not None and speed.fit.confident:
+            fit, (ps, workers) = speed.fit, size_of(self.counts)
+
+            def fitted(points: Floats) -> Floats:
+                w, p = (np.rint(max(n, 1) * 2 ** points[:, k]).astype(np.int64) for n, k in ((workers, 0), (ps, 1)))
+                rates = fit.predict_all(p if self._has_servers else np.zeros_like(p), w)
+                only_cpu = points.copy()
+                only_cpu[:, :2] = 0.0
+                return np.log(np.maximum(rates, 1e-12)) + self._law(only_cpu)
+
+            return fitted, OF_LAW.times(max(fit.residual, MEASURED_ERROR) / OF_LAW.shape[0] / 2)
+        if self.steps_per_s > 0 and any(self.use.values()):
+            return self._law, OF_LAW
+        return self._prior, OF_PRIOR
+
+    def _law(self, points: Floats) -> Floats:
+        """The logarithm of the factor by which the law of utilisation expects the speed to change."""
+        workers, servers, worker_cpu, ps_cpu, chief_cpu = 2**points.T
+        more = {"Worker": 2 * workers / (1 + workers) * worker_cpu, "PS": servers / workers * ps_cpu}
+        more |= dict.fromkeys(CHIEFS, chief_cpu)
+        if not any(self.use.values()):
+            return np.zeros(len(points))
+        then = [use / more[type_] if type_ in more else np.full(len(points), use) for type_, use in self.use.items()]
+        together = sum(self.use.values())
+        if together <= 1:
+            return -np.log(1 - together + sum(then))
+        found: Floats = log(max(self.use.values())) - np.log(np.maximum.reduce(then))
+        return found
+
+    def _prior(self, points: Floats) -> Floats:
+        workers, servers, worker_cpu, ps_cpu, _ = points.T
+        doublings = (workers + servers) / 2 if self._has_servers else workers
+        found: Floats = log(2) * (PRIOR_EXPONENT * doublings + PRIOR_CPU[0] * worker_cpu + PRIOR_CPU[1] * ps_cpu)
+        return found
+
+    def _source(self, size: Size, point: Point) -> Source:
+        """What a speed is mainly known from."""
+        own = self._measured
+        if size in own and alike(own[size][1], Conditions(*self._millicores(point))):
+            return "measured"
+        if isinstance(self.speed, OnlineSpeed) and self.speed.fit is not None and self.speed.fit.confident:
+            return "fitted"
+        if len(own) > 1 and _between(size, own):
+            return "interpolated"
+        if self.past is not None and size in self.past.sizes:
+            return "history"
+        if self.steps_per_s > 0 and any(self.use.values()):
+            return "utilisation"
+        if not own and self.past is None and self.estimate is not None and size == size_of(self.estimate[0]):
+            return "estimated"
+        return "prior"
+
+    def _millicores(self, point: Point) -> tuple[float, float]:
+        return self.usable.get("Worker", 0.0) * 2 ** point[2], self.usable.get("PS", 0.0) * 2 ** point[3]
 
 
 def size_of(counts: Counts) -> Size:
@@ -306,16 +314,11 @@ def size_of(counts: Counts) -> Size:
     return counts.get("PS", 0), counts.get("Worker", 0)
 
 
-def _nearest(sizes: Mapping[Size, float], size: Size) -> Size:
-    return min(sizes, key=lambda s: (abs(s[0] - size[0]) + abs(s[1] - size[1]), s))
+def _doublings(n: float, of: float) -> float:
+    """The logarithm to base 2 of n / of; 0 where either is not known."""
+    return log2(n / of) if n > 0 and of > 0 else 0.0
 
 
-def _scaled(rate: Rate, known: Size, size: Size) -> Rate:
-    """The rate scaled from one size to another by the prior: by the number of workers, or with PSs by the geometric
-    mean of workers and PSs."""
-    if size == known:
-        return rate
-    workers, servers = max(1, size[1]) / max(1, known[1]), max(1, size[0]) / max(1, known[0])
-    times = (workers * servers) ** 0.5 if known[0] else workers
-    scaled = rate.times(times**PRIOR_EXPONENT, PRIOR_ERROR * max(1.0, abs(log2(workers)) + abs(log2(servers))))
-    return Rate(scaled.steps_per_s, scaled.relative_error, "prior")
+def _between(size: Size, sizes: Mapping[Size, object]) -> bool:
+    """Whether the size lies within the smallest and the largest of these, by PSs and by workers."""
+    return all(min(each[k] for each in sizes) <= size[k] <= max(each[k] for each in sizes) for k in (0, 1))

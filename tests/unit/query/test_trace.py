@@ -62,7 +62,10 @@ def test_durations_are_those_of_the_declared_size_where_its_speed_was_seen() -> 
     assert jobs["ns/e"].duration_s == 500
     jobs, _ = exported(ended(state={**known, "speeds": {"1/4": 5.0}}, annotations=STEPS))
     assert jobs["ns/e"].duration_s == 3600
-    lent = {**known, "speed_cpu": {"1/2": 4000}}  # with more CPU than a worker of the declared size requests
+    lent = {
+        **known,
+        "speed_conditions": {"1/2": [9000, 1000, 0]},
+    }  # with more CPU than a worker of the declared size requests
     jobs, _ = exported(ended(state=lent, annotations=STEPS))
     assert jobs["ns/e"].duration_s == 3600
 

@@ -14,6 +14,7 @@ from elastic_tfjob.scheduling.round import Round
 from elastic_tfjob.scheduling.snapshot import CHIEF, PS, WORKER, Counts, ReplicaGroup
 from elastic_tfjob.scheduling.steps.sizes import EACH_OF, Downward, largest
 from elastic_tfjob.simulation.speed_models.elasticflow import TabledTrueSpeed
+from elastic_tfjob.speed.history import Conditions
 from elastic_tfjob.speed.model import Table
 from elastic_tfjob.speed.optimus import believe
 
@@ -253,21 +254,22 @@ class TestKips:
     ) -> None:
         """Two workers of 1 CPU each make 13 steps a second; one made 16 with as much as both have, or with more."""
         types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
-        seen = believe({(1, 1): 16.0, (1, 2): 13.0}, worker_millicores={(1, 1): millicores, (1, 2): 1000})
+        seen = believe(
+            {(1, 1): 16.0, (1, 2): 13.0}, conditions={(1, 1): Conditions(millicores), (1, 2): Conditions(1000)}
+        )
         two = job("two", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n", "n")}, steps_per_s=13.0, speed=seen)
         two = replace(two, cpu_use={PS: 0.2, WORKER: 0.9})
         decided = plan("kips", [node("n", cpus=3)], [two], now=1000)
         assert decided.targets["two"].replicas[WORKER] == workers_then
 
-    @pytest.mark.parametrize(("millicores", "workers_then"), [(1000, 2), (1800, 1)])
-    def test_a_good_speed_with_more_cpu_is_none(self, millicores: int, workers_then: int) -> None:
-        """The PS is the bottleneck, so a second worker would gain nothing; but two were seen twice as fast."""
+    def test_a_good_speed_with_more_cpu_counts_where_workers_do_not_use_theirs(self) -> None:
+        """The PS is the bottleneck; but two workers were seen twice as fast, with twice the CPU each."""
         types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
-        seen = believe({(1, 1): 10.0, (1, 2): 20.0}, worker_millicores={(1, 1): 1000, (1, 2): millicores})
+        seen = believe({(1, 1): 10.0, (1, 2): 20.0}, conditions={(1, 1): Conditions(1000), (1, 2): Conditions(2000)})
         one = job("one", *types, steps=1e6, on={"PS": ("n",), "Worker": ("n",)}, steps_per_s=10.0, speed=seen)
         one = replace(one, cpu_use={PS: 1.0, WORKER: 0.5})
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=1)], [one], now=1000)
-        assert decided.targets["one"].replicas[WORKER] == workers_then
+        assert decided.targets["one"].replicas[WORKER] == 2
 
     def test_idle_is_only_what_the_job_may_use(self) -> None:
         types = (servers(1), workers(1, 1, 2, gpus=0, cpus=1))
@@ -296,7 +298,7 @@ class TestKips:
         alone = job("alone", chief, servers(1, 1, 3), steps=1e6, on=on, steps_per_s=1.0)
         alone = replace(alone, cpu_use={CHIEF: 0.3, PS: 1.0})
         decided = plan("kips", [node("n", cpus=2), node("m", cpus=2)], [alone], now=1000)
-        assert decided.changes["alone"].replicas == {CHIEF: 1, PS: 3}
+        assert decided.changes["alone"].replicas == {CHIEF: 1, PS: 2}
 
     def test_workers_that_request_no_cpu_and_lose_what_they_were_lent(self) -> None:
         """No CPU tells no speed: the round ends, and what the node does not have any more is taken back."""

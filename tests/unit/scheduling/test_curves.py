@@ -10,7 +10,7 @@ from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import NOTHING_LEARNED, PS, WORKER, Job, JobSpec, ReplicaGroup
 from elastic_tfjob.scheduling.steps.crowding import CpuLoad
 from elastic_tfjob.simulation.speed_models.base import LinearTrueSpeed
-from elastic_tfjob.speed.history import Lesson, Past
+from elastic_tfjob.speed.history import Conditions, Lesson, Past
 from elastic_tfjob.speed.optimus import believe
 
 from .build import node
@@ -64,10 +64,10 @@ def test_a_speed_that_is_told_is_not_asked_anew_when_another_job_ends() -> None:
     assert found(view, of, SMALL, shown(1.0)) is found(view, of, SMALL, shown(4.0))
 
 
-@pytest.mark.parametrize("cpu", [(2000, 2000), (8000, 5000), (20_000, 5000)], ids=["alike", "together", "more"])
+@pytest.mark.parametrize("cpu", [(2000, 2000), (8000, 5000)], ids=["as requested", "with more"])
 def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lead(cpu: tuple[int, int]) -> None:
-    """7 workers and a PS were faster than the 20 and 4 PSs of now. That tells nothing where they had more CPU than
-    those of now have, together."""
+    """7 workers and a PS were faster than the 20 and 4 PSs of now. With CPU that was lent they do not count as so fast:
+    it is not sure to be lent again."""
     large = {WORKER: 20, PS: 4}
     groups = (ReplicaGroup(WORKER, Resources(2000), 2, 1, 32), ReplicaGroup(PS, Resources(2000), 1, 1, 4))
     of = Job(
@@ -75,13 +75,15 @@ def test_a_size_that_was_measured_is_known_where_the_best_next_size_does_not_lea
         placement={type_: ("n",) * n for type_, n in large.items()},
         phase="running",
         steps_per_s=900.0,
-        speed=believe({(1, 7): 1134.0, (4, 20): 900.0}, worker_millicores={(1, 7): cpu[0], (4, 20): cpu[1]}),
+        speed=believe(
+            {(1, 7): 1134.0, (4, 20): 900.0}, conditions={(1, 7): Conditions(cpu[0]), (4, 20): Conditions(cpu[1])}
+        ),
         cpu={WORKER: (cpu[1],) * 20},
     )
     curve = found(CurveCache("all"), of, Resources(1_000_000))
     assert curve is not None
     rates = {(size[PS], size[WORKER]): rate for size, rate in zip(curve.sizes, curve.rates[1:], strict=True)}
-    assert rates.get((1, 7)) == (1134.0 if cpu[0] <= 8000 else None)
+    assert rates[1, 7] == pytest.approx(1134.0, rel=0.01) if cpu[0] == 2000 else rates[1, 7] < 600
     assert [*rates.values()] == sorted(rates.values())
 
 

@@ -309,10 +309,10 @@ def test_a_job_with_a_fixed_size_gets_cpu_in_the_order_of_deadlines_too() -> Non
     assert placed([fixed, waiting("b", 3, 9 * HOUR, 9.0)], 5) == {"f": (1, 5000)}
 
 
-@pytest.mark.parametrize(("prepare_cpu_s", "grows"), [(400.0, True), (800.0, False)])
+@pytest.mark.parametrize(("prepare_cpu_s", "grows"), [(600.0, True), (800.0, False)])
 def test_a_start_takes_the_cpu_that_replicas_request(prepare_cpu_s: float, grows: bool) -> None:
-    """A quarter of an hour is left of it with four times that, which was lent."""
-    lent = growing("a", 1.0, holds=4000)
+    """It holds a little more, which was lent."""
+    lent = growing("a", 1.0, holds=1200)
     after = placed([replace(lent, spec=replace(lent.spec, deadline_s=None))], 4, 4, prepare_cpu_s=prepare_cpu_s)
     assert (after["a"][0] > 1) == grows
 

@@ -240,7 +240,7 @@ def test_a_deadline_that_is_met_is_no_reason_to_grow() -> None:
 
 
 def test_a_deadline_that_needs_more_gets_more() -> None:
-    plan = plan_of([timed("a", (1, 2, 8), 2, steps=4e3, by_s=2000.0, use=0.3)], [node("n0", cpus=8)])
+    plan = plan_of([timed("a", (1, 2, 8), 2, steps=2.8e3, by_s=2000.0, use=0.95)], [node("n0", cpus=8)])
     assert workers(plan, "a") >= 4
 
 

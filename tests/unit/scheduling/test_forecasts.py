@@ -109,7 +109,7 @@ def test_prediction_sees_cpu_and_accelerators() -> None:
     nodes = {"n0": node("n0", gpus=1, accelerator_speed=0.5), "n1": node("n1", gpus=1)}
     there = job("a", servers(1), workers(1, cpus=1.0), steps=100.0, on={PS: ("n1",), WORKER: ("n0",)}, steps_per_s=2.0)
     known = prediction_of(replace(there, cpu={WORKER: (1500,)}), None, nodes)
-    assert known.held_millicores == {PS: 1000.0, WORKER: 1500.0}
+    assert known.usable == {PS: 1000.0, WORKER: 1500.0}
     assert known.accelerator == 0.5
     moved = forecast(there, 0.0, placement={PS: ("n1",), WORKER: ("n1",)}, cpu={}, nodes=nodes)
     assert moved.finish is not None

@@ -11,6 +11,7 @@ from elastic_tfjob.scheduling.plan import Plan
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.profiles.kips import LONGEST_WAIT_S, UNTIL, WAIT
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Job, Snapshot
+from elastic_tfjob.speed.history import Conditions
 from elastic_tfjob.speed.optimus import believe
 
 from .build import job, node, servers, snapshot, workers
@@ -38,7 +39,7 @@ def trains(
         cpu_use=more.pop("cpu_use", {PS: 0.1, WORKER: use}),
         speed=believe(
             {(1, n): rate for n, rate in seen.items()},
-            worker_millicores={(1, n): held for n, held in (with_cpu or {}).items()},
+            conditions={(1, n): Conditions(held) for n, held in (with_cpu or {}).items()},
         ),
     )
     return replace(trained, **more)
@@ -112,33 +113,31 @@ def test_a_backoff_that_others_write_is_bounded(said: float) -> None:
     assert has(kips(snapshot(nodes, [trains(1, {1: 10.0}, 0.95, memory={UNTIL: said})], NOW))) > 1
 
 
-def grown(trained: Job, *, foreign_cpus: float = 0) -> int:
+def grown(trained: Job) -> int:
     """Workers after a round with room for eight, and no CPU in place left, which would come first."""
     there = 1 + len(trained.placement[WORKER])
-    full = node("n", cpus=there + foreign_cpus, free=node("n", cpus=there).capacity)
-    return has(kips(snapshot([full, node("m", cpus=8)], [trained], NOW)))
+    return has(kips(snapshot([node("n", cpus=there), node("m", cpus=8)], [trained], NOW)))
 
 
 ALIKE = {1: 1000.0, 2: 1000.0, 4: 1000.0}
 
 
 def test_a_size_that_was_slower_is_not_tried_again_nor_one_on_the_way_to_it() -> None:
-    """A busy worker says that four are four times as fast. They were not, and nothing has changed since."""
+    """A busy worker says that four are faster. They were not, and nothing has changed since."""
     trained = trains(1, {1: 4.0, 4: 2.7}, 1.0, with_cpu=ALIKE)
     for now_s in (NOW, NOW + 3600, NOW + 86400):
         assert grown(replace(trained, observed_s=now_s)) == 1
-    assert grown(trains(1, {1: 4.0}, 1.0, with_cpu=ALIKE)) == 8
+    assert grown(trains(1, {1: 4.0}, 1.0, with_cpu=ALIKE)) == 2
 
 
-def test_a_size_that_was_slower_with_other_cpu_is_tried_again_by_one_replica() -> None:
+def test_a_size_that_was_slower_with_less_cpu_is_tried_again() -> None:
     less_then = {1: 1000.0, 4: 200.0}
     assert grown(trains(1, {1: 4.0, 4: 2.7}, 1.0, with_cpu=less_then)) == 2
     # Two were slower, too, and that with CPU like now: so it stays.
     assert grown(trains(1, {1: 4.0, 2: 3.0, 4: 2.7}, 1.0, with_cpu={**less_then, 2: 1000.0})) == 1
 
 
-def test_beside_pods_whose_use_is_not_known_it_grows_by_one_replica() -> None:
-    """What they use is not seen, and may be what the job lacks. Once two replicas were measured, that is known."""
-    assert grown(trains(1, {1: 4.0}, 1.0, with_cpu=ALIKE), foreign_cpus=1) == 2
-    assert grown(trains(2, {1: 4.0, 2: 7.8}, 1.0, with_cpu=ALIKE), foreign_cpus=1) > 4
-    assert grown(trains(2, {1: 4.0, 2: 4.3}, 1.0, with_cpu=ALIKE), foreign_cpus=1) == 2
+def test_a_trial_at_most_doubles_the_replicas_of_a_type() -> None:
+    assert grown(trains(2, {1: 4.0, 2: 7.8}, 1.0, with_cpu=ALIKE)) == 4
+    assert grown(trains(4, {1: 4.0, 4: 15.0}, 1.0, with_cpu=ALIKE)) == 8
+    assert grown(trains(4, {1: 4.0, 2: 4.2, 4: 4.3}, 1.0, with_cpu=ALIKE)) == 4

@@ -58,7 +58,7 @@ def test_parameters_of_one_profile_do_not_build_another() -> None:
         ("tetris", {}, {"resize", "duration", "speed", "samples"}),
         ("optimus", {}, {"resize", "stop", "speed", "move", "repack", "samples"}),
         ("optimus", {"repack": False, "sample_points": 0}, {"resize", "stop", "speed"}),
-        ("kips", {}, {"resize", "cpu", "use", "speed", "duration", "service"}),
+        ("kips", {}, {"resize", "cpu", "use", "speed", "duration", "service", "history"}),
         ("rebalance", {}, {"move", "use", "service"}),
         ("las", {"promote_knob": 2}, {"service", "stop"}),
     ],

@@ -41,13 +41,13 @@ def test_each_change_is_compared_with_what_the_job_does_until_the_next_one() -> 
 
 
 def test_calibration_is_by_cause_and_of_all() -> None:
-    compared = [Compared("grow", "fitted", 10.0, 11.0), Compared("grow", "fitted", 10.0, 7.0)]
-    found = by_cause([*compared, Compared("start", "prior", 1.0, 2.0)])
-    assert astuple(found["grow"]) == pytest.approx((0.2, 0.9, 2))
-    assert astuple(found["all"]) == pytest.approx((0.3, 1.1, 3))
+    compared = [Compared("grow", "fitted", 10.0, 11.0, 0.1), Compared("grow", "fitted", 10.0, 7.0, 0.1)]
+    found = by_cause([*compared, Compared("start", "prior", 1.0, 2.0, 0.6)])
+    assert astuple(found["grow"]) == pytest.approx((0.2, 0.9, 2, 0.5))
+    assert astuple(found["all"]) == pytest.approx((0.3, 1.1, 3, 2 / 3))
 
 
 def test_the_plot_rises_to_all_changes_and_ends_at_twice_the_speed() -> None:
-    points = errors_cdf([Compared("grow", "fitted", 10.0, 11.0), Compared("grow", "prior", 1.0, 9.0)])
+    points = errors_cdf([Compared("grow", "fitted", 10.0, 11.0, 0.1), Compared("grow", "prior", 1.0, 9.0, 0.1)])
     assert (points[0][1], points[-1]) == (0.0, (100.0, 1.0))
     assert errors_cdf([]) == []

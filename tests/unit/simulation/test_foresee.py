@@ -9,7 +9,7 @@ from elastic_tfjob.scheduling.profiles import parse_profile
 from elastic_tfjob.scheduling.resources import Resources
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec, Node, ReplicaGroup
 from elastic_tfjob.simulation.foresee import COSTS, ForecastRun, World, foresee
-from elastic_tfjob.speed.history import History, Lesson
+from elastic_tfjob.speed.history import Conditions, History, Lesson
 from elastic_tfjob.speed.optimus import believe
 
 NOW = 1_000_000.0
@@ -72,7 +72,7 @@ def test_a_waiting_job_starts_when_the_other_has_ended() -> None:
 
 
 def test_a_waiting_job_is_as_fast_as_earlier_jobs_of_its_name() -> None:
-    lesson = Lesson("u", 1000.0, 100.0, {(1, 1): 10.0}, {(1, 1): 1000.0})
+    lesson = Lesson("u", 1000.0, 100.0, {(1, 1): 10.0}, {(1, 1): Conditions(1000.0, 1000.0)})
     history = History().learned("ns", "w", lesson)
     waiting = Job(spec("w", model="w", total_steps=500))
     course = foresee(world(waiting, history=history), 60)

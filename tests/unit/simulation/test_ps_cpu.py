@@ -297,4 +297,4 @@ def test_the_same_speed_with_other_cpu_is_learned() -> None:
         live.cpu_held = {WORKER: (held,)}
         live.observe()
         assert isinstance(live.speed, OnlineSpeed)
-        assert live.speed.worker_millicores == {(1, 1): held}
+        assert live.speed.conditions[1, 1].worker_millicores == held

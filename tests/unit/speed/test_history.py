@@ -11,13 +11,14 @@ from elastic_tfjob.speed.history import (
     LESSONS,
     NAMES,
     ONE_SEEN,
-    OTHER_CPU,
     SCOPES_NAMES,
     SIZES,
     SPREAD,
+    Conditions,
     History,
     Lesson,
     Past,
+    sighted,
     stem,
 )
 from harness.hostile_text import NO_JSON_OBJECT, named
@@ -113,26 +114,28 @@ def test_the_median_and_how_far_they_lie_apart() -> None:
     assert once.steps.relative_error == ONE_SEEN
 
 
-def test_speeds_of_other_cpu_are_less_sure() -> None:
-    past = Past(
-        (
-            lesson("a", rates={(1, 2): 3.0}, worker_millicores={(1, 2): 500.0}),
-            lesson("b", rates={(1, 2): 5.0}, worker_millicores={(1, 2): 1000.0}),
-        )
-    )
-    alike, other = past.rate((1, 2), 1050.0), past.rate((1, 2), 4000.0)
-    assert alike is not None
-    assert other is not None
-    assert alike.value == 5.0
-    assert (other.value, other.relative_error) == (4.0, OTHER_CPU)
+def test_the_spread_of_a_speed_follows_its_changes_with_the_same_cpu() -> None:
+    under = Conditions(1000.0, 500.0)
+    assert sighted(None, 4.0, under) == under
+    calm = sighted((4.0, under), 4.0, under)
+    restless = sighted((4.0, under), 2.0, under)
+    assert calm.spread == 0.0
+    assert 0.2 < restless.spread < 0.4
+    for _ in range(20):
+        restless = sighted((4.0, restless), 4.0, under)
+    assert restless.spread < 0.02
+    assert sighted((4.0, under), 8.0, Conditions(2000.0, 500.0)).spread == 0.0
 
 
+SIZES_OF = st.tuples(st.integers(0, 9), st.integers(1, 9))
+COUNTS = st.integers(0, 10**6).map(float)
 LESSON = st.builds(
     Lesson,
     st.text("abc123", min_size=1, max_size=8),
     st.none() | st.floats(1, 1e9),
     st.none() | st.floats(1, 1e6),
-    st.dictionaries(st.tuples(st.integers(0, 9), st.integers(1, 9)), st.sampled_from([0.5, 2.25, 1234.0]), max_size=5),
+    st.dictionaries(SIZES_OF, st.sampled_from([0.5, 2.25, 1234.0]), max_size=5),
+    st.dictionaries(SIZES_OF, st.builds(Conditions, COUNTS, COUNTS, st.sampled_from([0.0, 0.12])), max_size=5),
 )
 LESSONS_OF = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), LESSON), max_size=20)
 
@@ -152,7 +155,9 @@ def test_a_written_history_is_read_back(taught: list[tuple[str, str, Lesson]]) -
         '{"ns": 3}',
         '{"ns": {"x": [{"id": 3}]}}',
         '{"ns": {"x": [{"id": "a", "steps": -1}]}}',
-        '{"ns": {"x": [{"id": "a", "rates": {"1/2": "fast"}}]}}',
+        '{"ns": {"x": [{"id": "a", "sizes": {"1/2": "fast"}}]}}',
+        '{"ns": {"x": [{"id": "a", "sizes": {"1/2": [3, 1, 2]}}]}}',
+        '{"ns": {"x": [{"id": "a", "sizes": {"1/2": [3, 1, 2, -1]}}]}}',
         " " * (MAX_HISTORY_BYTES + 1),
     ],
     ids=named,
@@ -162,7 +167,8 @@ def test_a_history_that_cannot_be_read_is_empty(text: str) -> None:
 
 
 def test_what_stands_before_an_error_in_a_history_is_kept() -> None:
-    good = '"x": [{"id": "a", "steps": 5, "rates": {"1/2": 3, "1/99999": 3, "9999/9999": 1, "a/b": 2}}]'
+    sizes = '{"1/2": [3, 0, 0, 0], "1/99999": 3, "9999/9999": [1, 0, 0, 0], "a/b": 2}'
+    good = '"x": [{"id": "a", "steps": 5, "sizes": ' + sizes + "}]"
     known = read_history('{"ns": {' + good + ', "y": 3}}')
     past = known.past("ns", "x")
     assert past is not None
@@ -174,7 +180,9 @@ def test_the_text_fits_a_config_map_however_much_is_known() -> None:
     rates = {(k, k + 1): 1234.5678 for k in range(SIZES)}
     for k in range(SCOPES_NAMES):
         for each in range(LESSONS):
-            taught = Lesson(f"{k:018}{each:018}", 1e9, 1e6, rates, dict.fromkeys(rates, 12345.0))
+            taught = Lesson(
+                f"{k:018}{each:018}", 1e9, 1e6, rates, dict.fromkeys(rates, Conditions(12345.0, 12345.0, 0.12))
+            )
             known = known.learned("n" * 55 + str(k), "m" * 60 + str(k), taught)
     text = write_history(known)
     assert len(text) <= MAX_HISTORY_BYTES
@@ -183,7 +191,13 @@ def test_the_text_fits_a_config_map_however_much_is_known() -> None:
 
 def test_the_newest_names_of_each_scope_stay_where_there_is_no_room_for_all() -> None:
     sizes = [(k, 1000 + k) for k in range(1, 17)]
-    lesson = Lesson("0" * 36, 123456.0, 98765.4, dict.fromkeys(sizes, 123.4567), dict.fromkeys(sizes, 16000.0))
+    lesson = Lesson(
+        "0" * 36,
+        123456.0,
+        98765.4,
+        dict.fromkeys(sizes, 123.4567),
+        dict.fromkeys(sizes, Conditions(16000.0, 16000.0, 0.12)),
+    )
     names = [f"{'n' * 235}-{k:02}" for k in range(32)]
     history = History({f"team-{s:02}": dict.fromkeys(names, Past((lesson,))) for s in range(32)})
     text = write_history(history)

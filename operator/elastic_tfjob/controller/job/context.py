@@ -27,9 +27,11 @@ from elastic_tfjob.controller.model.memory import raised_memory, with_memory
 from elastic_tfjob.controller.model.owned_objects import Service
 from elastic_tfjob.controller.model.pod import GRACE_S, Pod
 from elastic_tfjob.controller.model.reports import Report
+from elastic_tfjob.controller.model.speed_conditions import present_conditions
 from elastic_tfjob.controller.model.state import Next, StoredState
 from elastic_tfjob.controller.model.status import format_time, moment_of
 from elastic_tfjob.controller.model.target import Mode, Target
+from elastic_tfjob.speed.history import Conditions
 
 # The pods of a rescaling job are asked every few seconds at least; a pod that has not answered for this time is silent.
 _SILENT_S: Final = 15.0
@@ -331,6 +333,11 @@ class ReconcileContext:
             replica = self.spec.tf_replica_specs[name]
             return pod.index if pod.index < replica.count else None
         return position(self.state.replicas, self.state.indexes, name, pod.index)
+
+    def speed_conditions(self) -> Conditions:
+        """Returns the conditions under which the job's speed is measured now."""
+        running = {name: [pod for pod in self.of_type(name) if not pod.ended] for name in self.spec.tf_replica_specs}
+        return present_conditions(running)
 
     def of_type(self, name: str) -> Iterable[Pod]:
         """Returns the job's pods of a replica type."""

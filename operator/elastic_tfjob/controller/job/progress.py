@@ -15,6 +15,7 @@ from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.scheduling.forecasts import UNKNOWN, Forecast, forecast
 from elastic_tfjob.scheduling.plan import Cause
 from elastic_tfjob.scheduling.snapshot import Job, JobSpec
+from elastic_tfjob.speed.history import Conditions, sighted
 from elastic_tfjob.speed.model import SETTLED_S
 from elastic_tfjob.speed.optimus import believe
 
@@ -87,13 +88,14 @@ def with_numbers(
     now: datetime,
     *,
     planned: Callable[[], Forecast | None],
+    under: Callable[[], Conditions],
 ) -> StoredState:
     """Returns the state with the chief's newest figures, if an update is due or the phase differs from that of
     `before`.
 
-    `total_steps` is the user's figure, else the program's. `planned` returns the last plan's forecast for the job. A
-    size's speed is measured in phase Stable: while the programs of a coming size start and use CPU, the running one is
-    slower.
+    `total_steps` is the user's figure, else the program's. `planned` returns the last plan's forecast for the job,
+    `under` the conditions of its speed. A size's speed is measured in phase Stable: while the programs of a coming size
+    start and use CPU, the running one is slower.
     """
     if state.phase == "Waiting" != before.phase:
         return with_end(state, NOT_KNOWN)  # it is unknown when the job resumes
@@ -107,7 +109,7 @@ def with_numbers(
     if tells_numbers(state, report) or not (due or before.phase != state.phase):
         return state
     total = total_steps or report.total_steps
-    state = with_speed(before, state, report)
+    state = with_speed(before, state, report, under)
     state = with_end(state, ends(state, report, total, now, planned()))
     return replace(
         state,
@@ -119,18 +121,18 @@ def with_numbers(
     )
 
 
-def with_speed(before: StoredState, state: StoredState, report: Report) -> StoredState:
+def with_speed(before: StoredState, state: StoredState, report: Report, under: Callable[[], Conditions]) -> StoredState:
     """Returns the state with the speed of its size, if the report has one."""
     of_size = report.speed_of(state.generation) if before.phase == "Stable" else None
     if not of_size:
         return state
-    speeds, speed_cpu = dict(state.speeds), dict(state.speed_cpu)
-    size = f"{state.replicas.get('PS', 0)}/{state.replicas.get('Worker', 0)}"
-    speeds[size] = round(of_size, 3)
-    speed_cpu.pop(size, None)
-    if lent := before.cpu.get("Worker"):
-        speed_cpu[size] = sum(lent) // len(lent)
-    return replace(state, speeds=speeds, speed_cpu=speed_cpu)
+    ps, workers = state.replicas.get("PS", 0), state.replicas.get("Worker", 0)
+    size, found = f"{ps}/{workers}", sighted(state.measured.get((ps, workers)), of_size, under())
+    return replace(
+        state,
+        speeds={**state.speeds, size: round(of_size, 3)},
+        speed_conditions={**state.speed_conditions, size: found},
+    )
 
 
 def with_end(state: StoredState, end: Ends) -> StoredState:

@@ -141,7 +141,9 @@ def follow(ctx: ReconcileContext) -> None:
     if ctx.tries is not None:
         ctx.actions.append(_attempt(ctx, state, ctx.tries))
     report = ctx.chief_report
-    kept = with_numbers(state, after_step, report, ctx.elasticity.total_steps, ctx.now, planned=ctx.forecast)
+    kept = with_numbers(
+        state, after_step, report, ctx.elasticity.total_steps, ctx.now, planned=ctx.forecast, under=ctx.speed_conditions
+    )
     kept = follow_memory(ctx, kept, numbers_due=kept.metrics_at != state.metrics_at)
     kept, tallies = with_outcome(kept, ctx.target, report, ctx.now)
     ctx.counts += tallies

@@ -51,7 +51,7 @@ def settle_state(ctx: ReconcileContext, phase: Phase) -> None:
     if ctx.stored is None:
         return
     report = ctx.chief_report
-    fast = with_speed(ctx.stored, ctx.stored, report) if report is not None else ctx.stored
+    fast = with_speed(ctx.stored, ctx.stored, report, ctx.speed_conditions) if report is not None else ctx.stored
     state = with_end(replace(fast, phase=phase, next=None, stop=None), NOT_KNOWN)
     if phase == "Waiting":
         state = replace(state, replicas={}, nodes={}, cpu={}, slot=0, reason=Reason("suspended"), indexes={})
@@ -115,7 +115,7 @@ def _fitting(ctx: ReconcileContext, state: StoredState) -> str:
     small = replace(state, nodes={}, next=coming, trained=trained)
     text = small.to_json(uid)
     if _size_of(text) > room:
-        text = replace(small, history=(), speeds={}, speed_cpu={}).to_json(uid)
+        text = replace(small, history=(), speeds={}, speed_conditions={}).to_json(uid)
     return text
 
 

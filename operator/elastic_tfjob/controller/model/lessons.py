@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_MILLICORES, MAX_RATE, MAX_REPLICAS, MAX_STEPS, MAX_UID, Fields
-from elastic_tfjob.speed.history import LESSONS, NAMES, SCOPES_NAMES, SIZES, History, Lesson, Size
+from elastic_tfjob.api.reading import MAX_DURATION_S, MAX_RATE, MAX_REPLICAS, MAX_STEPS, MAX_UID, Fields, describe
+from elastic_tfjob.controller.model.speed_conditions import conditions_of, written_conditions
+from elastic_tfjob.speed.history import LESSONS, NAMES, SCOPES_NAMES, SIZES, Conditions, History, Lesson, Size
 
 __all__ = ["MAX_HISTORY_BYTES", "read_history", "write_history"]
 
@@ -58,8 +59,13 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
         "id": lesson.id,
         "steps": lesson.steps,
         "duration_s": lesson.duration_s,
-        "rates": {f"{ps}/{workers}": float(f"{rate:.4g}") for (ps, workers), rate in lesson.rates.items()},
-        "cpu": {f"{ps}/{workers}": round(cpu) for (ps, workers), cpu in lesson.worker_millicores.items()},
+        "sizes": {
+            f"{ps}/{workers}": [
+                float(f"{rate:.4g}"),
+                *written_conditions(lesson.conditions.get((ps, workers), Conditions())),
+            ]
+            for (ps, workers), rate in lesson.rates.items()
+        },
     }
 
 
@@ -79,23 +85,28 @@ def read_history(text: str) -> History:
 
 
 def _read(raw: Fields) -> Lesson:
+    sizes = _sizes(raw.within("sizes"))
     return Lesson(
         raw.text("id", MAX_UID),
         raw.number("steps", float(MAX_STEPS)),
         raw.number("duration_s", float(MAX_DURATION_S)),
-        _by_size(raw.within("rates"), MAX_RATE),
-        _by_size(raw.within("cpu"), float(MAX_MILLICORES)),
+        {size: rate for size, (rate, _) in sizes.items()},
+        {size: found for size, (_, found) in sizes.items() if found != Conditions()},
     ).bounded()
 
 
-def _by_size(raw: Fields | None, most: float) -> dict[Size, float]:
-    found: dict[Size, float] = {}
+def _sizes(raw: Fields | None) -> dict[Size, tuple[float, Conditions]]:
+    """Reads the speed at each size, and its conditions: [steps/s, worker millicores, PS millicores, spread]."""
+    found: dict[Size, tuple[float, Conditions]] = {}
     for text in raw.names(SIZES) if raw is not None else ():
         ps, _, workers = text.partition("/")
         if not (ps.isdecimal() and workers.isdecimal() and max(len(ps), len(workers)) < 5):
             continue
         assert raw is not None
-        value = raw.number(text, most)
-        if value is not None and int(ps) + int(workers) <= MAX_REPLICAS:
-            found[int(ps), int(workers)] = value
+        values = raw.items(text, 4)
+        if not values or type(values[0]) not in (int, float) or not 0 < values[0] <= MAX_RATE:
+            raise ValueError(f"{raw.place(text)}: {describe(values)} does not begin with steps/s")
+        if int(ps) + int(workers) <= MAX_REPLICAS:
+            under = conditions_of(values[1:], raw.place(text))
+            found[int(ps), int(workers)] = float(values[0]), under
     return found

@@ -13,7 +13,6 @@ from elastic_tfjob.api.reading import (
     MAX_DURATION_S,
     MAX_ENTRIES,
     MAX_GENERATION,
-    MAX_MILLICORES,
     MAX_PROBLEM_LENGTH,
     MAX_RATE,
     MAX_STARTS,
@@ -36,6 +35,7 @@ from elastic_tfjob.controller.model.annotations import (
 )
 from elastic_tfjob.controller.model.injection import Injection, read_injection
 from elastic_tfjob.controller.model.memory import TypeMemory, read_memory, written_memory
+from elastic_tfjob.controller.model.speed_conditions import read_conditions, written_conditions
 from elastic_tfjob.controller.model.target import (
     Counts,
     Cpu,
@@ -52,6 +52,7 @@ from elastic_tfjob.controller.model.target import (
 )
 from elastic_tfjob.scheduling.plan import CAUSES, STOPS, Cause, cause_of
 from elastic_tfjob.scheduling.reasons import Why, read_reason
+from elastic_tfjob.speed.history import Conditions, Size
 
 # -- The state's record of a stop, from its request by a plan until the job resumes ------------------------------------
 
@@ -253,8 +254,8 @@ class Outcome:
 class StoredState:
     """A job's state. `slot` selects one of its programs' two ports; `since` is when the phase began (RFC 3339).
 
-    `speeds` are the measured steps per second by size, "PS/workers". `speed_cpu` is the mean CPU of a worker at that
-    time, in millicores, if it differs from the request. `prepare_s` is how long the last added or moved replicas took
+    `speeds` are the measured steps per second by size, "PS/workers", and `speed_conditions` those
+    under which they were measured. `prepare_s` is how long the last added or moved replicas took
     until their programs were ready. `metrics_at` is when these figures were last updated. `eta` is
     the expected end, `eta_earliest` and `eta_latest` are its 90 % interval, and `eta_source` is the source of the
     speed. `starts` is how the chief's next program will be started, and the reason (Report.starts). `indexes` are those
@@ -289,7 +290,7 @@ class StoredState:
     eta_latest: str | None = None
     eta_source: str | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
-    speed_cpu: Mapping[str, int] = field(default_factory=dict)
+    speed_conditions: Mapping[str, Conditions] = field(default_factory=dict)
     metrics_at: str | None = None
     prepare_s: float | None = None
     starts: str | None = None
@@ -344,6 +345,7 @@ class StoredState:
             for each, outcome in self.outcomes.items()
             if each in past or each == self.generation
         }
+        written["speed_conditions"] = {size: written_conditions(found) for size, found in self.speed_conditions.items()}
         written["memory"] = written_memory(self.memory)
         for name in _SPARED:
             if not written[name]:
@@ -388,10 +390,10 @@ class StoredState:
         return returns or self.phase in ("Checkpointing", "RollingBack") or self.way_back is not None
 
     @property
-    def measured(self) -> dict[tuple[int, int], tuple[float, int | None]]:
-        """`speeds` by (number of PS, number of workers), each with a worker's CPU in millicores at that time (None: its
-        request). Invalid sizes and speeds are left out."""
-        found: dict[tuple[int, int], tuple[float, int | None]] = {}
+    def measured(self) -> dict[Size, tuple[float, Conditions]]:
+        """`speeds` by (number of PS, number of workers), each with its conditions. Invalid sizes and speeds are left
+        out."""
+        found: dict[Size, tuple[float, Conditions]] = {}
         for text, rate in self.speeds.items():
             ps, _, workers = text.partition("/")
             if (
@@ -400,7 +402,7 @@ class StoredState:
                 and max(len(ps), len(workers)) < 10
                 and _SLOWEST < rate < _FASTEST
             ):
-                found[int(ps), int(workers)] = rate, self.speed_cpu.get(text)
+                found[int(ps), int(workers)] = rate, self.speed_conditions.get(text, Conditions())
         return found
 
     def remember(self, done: Rescaled) -> tuple[Rescaled, ...]:
@@ -459,7 +461,7 @@ def _state(raw: Fields) -> StoredState:
         eta_latest=lenient(raw.time, "eta_latest"),
         eta_source=lenient(raw.text, "eta_source", MAX_WORD) or None,
         speeds=_by_size(raw, "speeds", lenient, lambda sizes, size: sizes.number(size, MAX_RATE)),
-        speed_cpu=_by_size(raw, "speed_cpu", lenient, lambda sizes, size: sizes.integer(size, MAX_MILLICORES)),
+        speed_conditions=_by_size(raw, "speed_conditions", lenient, read_conditions),
         metrics_at=lenient(raw.time, "metrics_at"),
         prepare_s=lenient(raw.number, "prepare_s", MAX_DURATION_S),
         starts=lenient(raw.text, "starts", MAX_STARTS) or None,

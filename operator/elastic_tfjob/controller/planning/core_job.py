@@ -17,8 +17,7 @@ from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.request import JobRequest, memory_needs
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import ANYWHERE, Constraints, Requirement, Resources
-from elastic_tfjob.scheduling.shared_cpu import takes_turns
-from elastic_tfjob.speed.history import Lesson, stem
+from elastic_tfjob.speed.history import Conditions, Lesson, Size, stem
 from elastic_tfjob.speed.optimus import OnlineSpeed, believe
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "Role",
     "active",
     "by_task",
-    "cpu_shared",
     "cpu_use",
     "job_spec",
     "judge",
@@ -216,45 +214,40 @@ def progress(state: StoredState | None, report: Report | None, since_s: float) -
     return 0.0, since_s, 0.0
 
 
-def measured(request: JobRequest, state: StoredState) -> dict[tuple[int, int], tuple[float, int]]:
-    """The steps per second stored in the state, by (PSs, workers), each with the millicores of a worker's pod."""
-    if core.WORKER not in request.requests:
-        return {}
-    requested = request.requests[core.WORKER].cpu_millicores
-    return {
-        size: (rate, requested if lent is None else request.pod_cpu(core.WORKER, lent))
-        for size, (rate, lent) in state.measured.items()
-    }
+def measured(request: JobRequest, state: StoredState) -> dict[Size, tuple[float, Conditions]]:
+    """The steps per second stored in the state, by (PSs, workers), each with its conditions for whole pods."""
+
+    def of_pods(found: Conditions) -> Conditions:
+        worker, ps = (
+            request.pod_cpu(type_, round(each)) if each and type_ in request.requests else 0.0
+            for type_, each in ((core.WORKER, found.worker_millicores), (core.PS, found.ps_millicores))
+        )
+        return Conditions(float(worker), float(ps), found.spread)
+
+    return {size: (rate, of_pods(found)) for size, (rate, found) in state.measured.items()}
 
 
 def speed(
-    request: JobRequest,
-    state: StoredState | None,
-    report: Report | None,
-    size: Mapping[str, int],
-    cpu: Mapping[str, tuple[int, ...]],
+    request: JobRequest, state: StoredState | None, report: Report | None, size: Mapping[str, int], under: Conditions
 ) -> OnlineSpeed | None:
     """The speed model fitted to the job's measured steps per second, including the present speed; None: no measurement.
-    `size` has the present replicas per type, `cpu` the millicores of each replica where they differ from the request.
-    """
-    if state is None or core.WORKER not in request.requests:
+    `size` has the present replicas per type, `under` the present conditions."""
+    if state is None:
         return None
-    requested = request.requests[core.WORKER].cpu_millicores
     seen = measured(request, state)
     now = report.speed_of(state.generation) if state.phase == "Stable" and report is not None else None
-    if now and _SLOWEST < now < _FASTEST:
-        held = cpu.get(core.WORKER) or (requested,)
-        seen[size.get(core.PS, 0), size.get(core.WORKER, 0)] = now, sum(held) // len(held)
+    if now and _SLOWEST < now < _FASTEST and (workers := size.get(core.WORKER, 0)):
+        here = size.get(core.PS, 0), workers
+        spread = seen[here][1].spread if here in seen else 0.0
+        seen[here] = now, replace(under, spread=spread)
     # A speed is measured to two digits at best. With rounded speeds, most rounds reuse the cached fit.
-    rounded = tuple((each, float(f"{rate:.2g}"), held) for each, (rate, held) in sorted(seen.items()))
+    rounded = tuple((each, float(f"{rate:.2g}"), found) for each, (rate, found) in sorted(seen.items()))
     return _believe(rounded) if rounded else None
 
 
 @lru_cache(maxsize=8192)
-def _believe(seen: tuple[tuple[tuple[int, int], float, int], ...]) -> OnlineSpeed:
-    return believe(
-        {size: rate for size, rate, _ in seen}, worker_millicores={size: float(cpu) for size, _, cpu in seen}
-    )
+def _believe(seen: tuple[tuple[Size, float, Conditions], ...]) -> OnlineSpeed:
+    return believe({size: rate for size, rate, _ in seen}, conditions={size: found for size, _, found in seen})
 
 
 def lesson(
@@ -271,7 +264,7 @@ def lesson(
         None if steps is None else float(steps),
         record.executed_s or None,
         {size: rate for size, (rate, _) in seen.items()},
-        {size: float(cpu) for size, (_, cpu) in seen.items()},
+        {size: found for size, (_, found) in seen.items()},
     )
     return model_of(job, request.elasticity), taught.bounded()
 
@@ -300,17 +293,6 @@ def cpu_use(
             total[0] += report.cpu.use_cores
             total[1] += held / 1000
     return {name: min(max(used / held, 0.0), _MOST_USE) for name, (used, held) in sums.items()}
-
-
-def cpu_shared(pods: Mapping[Role, Pod]) -> bool:
-    """Whether each training container may use all CPU that the job's training containers hold on its node, and at least
-    one may use more than it holds itself. Evaluators do not count: they compute at the same time as other replicas."""
-    there: dict[str, int] = {}
-    trainers = [pod for (name, _), pod in pods.items() if takes_turns(name)]
-    for pod in trainers:
-        there[pod.node] = there.get(pod.node, 0) + pod.cpu.request_millicores
-    beyond = any(pod.cpu.limit_millicores > pod.cpu.request_millicores for pod in trainers)
-    return beyond and all(pod.cpu.limit_millicores >= there[pod.node] for pod in trainers)
 
 
 def step_cpu_s(pods: Mapping[Role, Pod], reports: Mapping[str, Report], chief: Report | None) -> float:

@@ -24,13 +24,13 @@ from elastic_tfjob.controller.model.job import TFJob
 from elastic_tfjob.controller.model.memory import raised_memory
 from elastic_tfjob.controller.model.pod import Pod
 from elastic_tfjob.controller.model.reports import WINDOW_S, Report
+from elastic_tfjob.controller.model.speed_conditions import cpu_shared
 from elastic_tfjob.controller.model.state import StoredState
 from elastic_tfjob.controller.model.target import Target
 from elastic_tfjob.controller.model.usage import UsageRecord
 from elastic_tfjob.controller.planning.core_job import (
     Pair,
     Role,
-    cpu_shared,
     cpu_use,
     job_spec,
     last_rescale,
@@ -50,10 +50,11 @@ from elastic_tfjob.controller.planning.reservations import (
 )
 from elastic_tfjob.scheduling import snapshot as core
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable, takes_turns
 from elastic_tfjob.scheduling.snapshot import NO_MEMORY
 from elastic_tfjob.scheduling.steps.leave import LAST_CHANCE_S
 from elastic_tfjob.speed.growth import Growth
-from elastic_tfjob.speed.history import Lesson
+from elastic_tfjob.speed.history import Conditions, Lesson
 
 __all__ = ["JobView", "Usage", "set_aside", "view_of"]
 
@@ -318,6 +319,8 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         cost_s = step_cpu_s(reservations.pods, observed.reports, report)
         if not (limited or cost_s) and _starts(report, observed.now_s - since_s):
             use = {}  # a starting program uses all CPU it can get, which says nothing about its training
+    shared = limited and cpu_shared(pod for (name, _), pod in reservations.pods.items() if takes_turns(name))
+    usable = slowest_usable(spec.groups, reservations.placement, reservations.cpu, shared=shared)
     return core.Job(
         spec=spec,
         placement=reservations.placement,
@@ -330,13 +333,19 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
         executed_s=record.executed_s,
         migrations=record.moves,
         rescaled_s=last_rescale(state),
-        speed=speed(observed.request, state, report, reservations.size, reservations.cpu),
+        speed=speed(
+            observed.request,
+            state,
+            report,
+            reservations.size,
+            Conditions(usable.get(core.WORKER, 0.0), usable.get(core.PS, 0.0)),
+        ),
         cpu=reservations.cpu,
         cpu_use=use,
         step_cpu_s=cost_s,
         cpu_settled=limited or observed.now_s - observed.cpu_since_s(reservations) >= WINDOW_S,
         cpu_limited=limited,
-        cpu_shared=limited and cpu_shared(reservations.pods),
+        cpu_shared=shared,
         loss=_loss(observed.before, record, report),
         stops=record.stops,
         stopped_s=_moment_s(record.stopped),

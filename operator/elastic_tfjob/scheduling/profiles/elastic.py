@@ -433,7 +433,7 @@ def restore(resizing: Resizing) -> None:
 def _pays(resizing: Resizing, job: Job, counts: Counts) -> bool:
     """Whether the gain in speed is worth the cost of the resize, with the same rule as for growth."""
     settings, total = resizing.settings, usable_total(resizing.round)
-    faster = growth(resizing, job).factor(counts)
+    faster = growth(resizing, job)(counts)
     held = job.spec.demand(job.counts).dominant_share(total)
     more = job.spec.demand(counts).dominant_share(total) / held - 1 if held else 0.0
     gains = faster - 1 >= max(settings.min_gain, settings.min_efficiency * more)

@@ -4,6 +4,7 @@ After Jeong and Yu (KIPS KTCCS 11(7), 2022), whose text is not public, and DRAGO
 method."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop
 from itertools import takewhile
 from operator import itemgetter
@@ -13,7 +14,7 @@ from pydantic import Field, model_validator
 
 from elastic_tfjob.api.reading import MAX_ENTRIES
 from elastic_tfjob.scheduling.core import SHARE_CPU, CostParameters, Seconds, Stages, needs
-from elastic_tfjob.scheduling.forecasts import beside_unseen
+from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.orders import Fifo
 from elastic_tfjob.scheduling.places import PlaceName
 from elastic_tfjob.scheduling.plan import BEHIND, Cause
@@ -21,7 +22,7 @@ from elastic_tfjob.scheduling.reasons import Fact, Reason
 from elastic_tfjob.scheduling.resources import NOTHING, Resources, total_of
 from elastic_tfjob.scheduling.room import lacking
 from elastic_tfjob.scheduling.round import Round
-from elastic_tfjob.scheduling.shared_cpu import usable_types
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Placement, Snapshot, counts_of
 from elastic_tfjob.scheduling.steps.cpu_in_place import (
     CpuInPlace,
@@ -39,10 +40,9 @@ from elastic_tfjob.scheduling.steps.preemption import Preemption
 from elastic_tfjob.scheduling.steps.repair import repair_reason, sharing
 from elastic_tfjob.scheduling.steps.sizes import Downward, largest, movable
 from elastic_tfjob.scheduling.steps.teams import teams_of
-from elastic_tfjob.speed.history import ALIKE, Size
-from elastic_tfjob.speed.model import speedup
+from elastic_tfjob.speed.history import ALIKE, Conditions, Size
 from elastic_tfjob.speed.optimus import OnlineSpeed
-from elastic_tfjob.speed.prediction import Prediction, size_of
+from elastic_tfjob.speed.prediction import size_of
 
 __all__ = ["KipsParameters", "growth_backoff_over", "return_to_faster_size"]
 
@@ -70,7 +70,7 @@ class KipsSettings(CostParameters):
     min_idle: float = Field(0.05, ge=0, le=1, description="least idle part of a node's CPU that is lent")
     share_cpu: bool = Field(True, description=SHARE_CPU)
     min_efficiency: float = Field(
-        0.5,
+        0.2,
         ge=0,
         le=1,
         description="least speed gain of one more replica, relative to a gain in proportion to replicas",
@@ -433,24 +433,33 @@ def _faster(job: Job) -> tuple[float, Size] | None:
     """The fastest smaller size that was measured, if it is faster than the present one."""
     if not (job.placement and job.spec.elastic and isinstance(job.speed, OnlineSpeed) and job.steps_per_s > 0):
         return None
-    size = size_of(job.counts)
-    held, cpu = job.held_cpu(WORKER), job.speed.worker_millicores
-    found = max(
-        (
-            (rate, seen)
-            for seen, rate in job.speed.measured.items()
-            if seen != size
-            and seen[0] <= size[0]
-            and seen[1] <= size[1]
-            and job.spec.within_bounds(counts := _sized(job, *seen)) == counts
-            and cpu.get(seen, 0.0) * seen[1] <= held / ALIKE
-        ),
-        default=None,
-    )
-    return found if found is not None and found[0] >= job.steps_per_s * (1 + FASTER) else None
+    now, known, found = size_of(job.counts), prediction_of(job), None
+    for seen in job.speed.measured:
+        counts = _sized(job, *seen)
+        if seen == now or seen[0] > now[0] or seen[1] > now[1] or job.spec.within_bounds(counts) != counts:
+            continue
+        # A smaller size may keep all CPU of the present one, but a speed that was measured with more is out of reach.
+        then, most = job.speed.conditions.get(seen, Conditions()).worker_millicores, known.usable.get(WORKER, 0.0)
+        if then * seen[1] > most * now[1] / ALIKE:
+            continue
+        there = known.at(counts, {**known.usable, WORKER: then} if then else None)
+        if there is not None and there.steps_per_s >= job.steps_per_s * (1 + FASTER):
+            found = max(found or (0.0, seen), (there.steps_per_s, seen))
+    return found
 
 
 # -- Growth: replicas for jobs that use all of their CPU ---------------------------------------------------------------
+
+PROBE: Final = 0.5
+RISK: Final = 0.84
+"""A size is tried if its speed gains enough so many standard deviations (PROBE) above the expected one, and is no
+slower than the present size so many (RISK) below it. A trial ends the uncertainty: a size that was slower is not
+expected to be faster again. Chosen on seeds 1 to 4 of the common mix, together with `min_efficiency`."""
+MOST_TIMES: Final = 2
+"""A job has at most so many times its replicas of a type after one round, so that a trial shows enough to decide about
+the next step, and costs little if it fails."""
+
+Factor = Callable[[Counts], float]
 
 Unit = tuple[float, str, str, Counts, float]
 """Minus the gain; the job; the type of the additional replica; the size with it; and the relative speed there."""
@@ -464,7 +473,7 @@ def grow(adjustment: Adjustment) -> None:
     round_ = adjustment.round
     idle: dict[str, int] = {}
     units: list[Unit] = []
-    speeds: dict[str, Prediction] = {}
+    speeds: dict[str, Factor] = {}
     for job in adjustment.short:
         if job.spec.elastic and movable(job, round_) and growth_backoff_over(job, round_):
             speeds[job.key] = growth(adjustment, job)
@@ -494,14 +503,14 @@ def grow(adjustment: Adjustment) -> None:
             round_.assign(job, job.placement, Reason("keeps"))
 
 
-def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Prediction) -> list[Unit]:
+def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed: Factor) -> list[Unit]:
     units: list[Unit] = []
     for type_ in (WORKER, PS):
         group, n = job.spec.group(type_), held.get(type_, 0)
-        if group is None or not n or n >= group.maximum:
+        if group is None or not n or n >= min(group.maximum, MOST_TIMES * job.counts[type_]):
             continue
         counts = {**held, type_: n + 1}
-        then = speed.factor(counts)
+        then = speed(counts)
         gain = then / factor - 1
         if gain * n < adjustment.settings.min_efficiency or not adjustment.worth(job, 1.0, counts):
             continue
@@ -510,29 +519,24 @@ def _units(adjustment: Adjustment, job: Job, held: Counts, factor: float, speed:
     return units
 
 
-def growth(adjustment: Adjustment, job: Job) -> Prediction:
-    """The prediction of the job's speed at other sizes, including the CPU that this round grants it."""
-    grants, more = adjustment.grants, {}
+def growth(adjustment: Adjustment, job: Job) -> Factor:
+    """The speed at other sizes over the present one, with the CPU that this round grants the job: that of a trial, or 1
+    where a trial is a risk."""
+    grants, snapshot = adjustment.grants, adjustment.round.snapshot
     granted = {t: tuple(grants.held(job, t, k) for k in range(len(names))) for t, names in job.placement.items()}
-    now, then = usable_types(job), usable_types(job, granted)
-    for type_ in job.placement:
-        before, after = now.get(type_), then.get(type_)
-        if before and after:  # for a type without CPU the use is assumed not to change
-            more[type_] = after / before
-    use = adjustment.busy[job.key]
-    faster = speedup(use, more)
-    use = {type_: min(1.0, u / more.get(type_, 1.0) * faster) for type_, u in use.items()}
-    workers = len(job.placement.get(WORKER, ()))
-    cpu = {WORKER: sum(grants.held(job, WORKER, k) for k in range(workers)) / workers} if workers else {}
-    return Prediction(
-        job.counts,
-        job.steps_per_s * faster,
-        use,
-        cpu,
-        job.speed,
-        min_gain=adjustment.settings.min_gain,
-        unseen=beside_unseen(job, adjustment.round.snapshot.nodes),
-    )
+    # The use by which the job counts as busy: of what it requested, if its program cannot use more.
+    known = replace(prediction_of(job, snapshot.past(job.spec), snapshot.nodes), use=adjustment.busy[job.key])
+    now = slowest_usable(job.spec.groups, job.placement, granted, shared=job.cpu_shared)
+    seen = job.speed.conditions if isinstance(job.speed, OnlineSpeed) else {}
+
+    def factor(counts: Counts) -> float:
+        # Added replicas may get less CPU than present ones have. What they got the last time is what they will get.
+        before = seen.get(size_of(counts))
+        then = now if before is None or not before.worker_millicores else {**now, WORKER: before.worker_millicores}
+        gain = known.gain(counts, then, now)
+        return gain.at(PROBE) if gain.at(-RISK) >= 1 else 1.0
+
+    return factor
 
 
 def _use(job: Job, counts: Counts) -> dict[str, float]:
@@ -564,5 +568,5 @@ class KipsParameters(KipsSettings):
 
     def stages(self) -> Stages:
         steps = tuple(sharing(step, ("kips", self), lambda round_: Adjustment(round_, self)) for step in STEPS)
-        inputs = needs("cpu", "use", "speed", "duration", "service")
+        inputs = needs("cpu", "use", "speed", "duration", "service", "history")
         return Stages(Fifo(), steps, inputs, drifts=True, shares_cpu=self.share_cpu)

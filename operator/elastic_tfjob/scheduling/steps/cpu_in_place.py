@@ -342,6 +342,8 @@ class BusyJobs:
             # Types that share CPU do not limit each other, so one type alone has to use all that it requested.
             if (max(use.values(), default=0.0) if after.cpu_shared else sum(use.values())) < self.busy:
                 return
+            if after.cpu_shared and (together := sum(use.values())) > 1:  # still they take turns
+                use = {type_: u / together for type_, u in use.items()}
         self.uses[after.spec.key] = use
 
     def change_nodes(self, nodes: Mapping[str, Node]) -> bool:

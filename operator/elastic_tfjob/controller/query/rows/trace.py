@@ -12,6 +12,7 @@ from elastic_tfjob.controller.query.rows.jobs import ReadJob, total_steps
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
 from elastic_tfjob.scheduling.snapshot import PS, WORKER
 from elastic_tfjob.simulation.formats import GIB
+from elastic_tfjob.speed.history import ALIKE, Conditions
 
 __all__ = ["COLUMNS", "TraceRow", "trace_rows"]
 
@@ -130,9 +131,10 @@ def _duration(seen: ReadJob, request: JobRequest) -> float | str:
     state, status, declared = seen.state, seen.status, request.declared
     elasticity, steps = request.elasticity, total_steps(seen)
     if steps and state is not None:
-        rate, cpu = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, None))
-        # A speed measured with a different CPU share does not apply to the declared size.
-        if rate > 0 and cpu is None:
+        rate, under = state.measured.get((declared.get(PS, 0), declared[WORKER]), (0.0, Conditions()))
+        # A speed with more CPU than the declared replicas request, if they share it, does not apply to them.
+        requested = sum(n * request.requests[type_].cpu_millicores for type_, n in declared.items())
+        if rate > 0 and under.worker_millicores * declared[WORKER] <= requested / ALIKE:
             return steps / rate
     started, ended = moment_of(status.start_time), moment_of(status.completion_time)
     if status.is_true("Failed"):

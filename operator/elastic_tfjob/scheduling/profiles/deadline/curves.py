@@ -11,10 +11,10 @@ from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
+from elastic_tfjob.scheduling.shared_cpu import usable_at
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.scheduling.steps.hull import HullRule
 from elastic_tfjob.speed.history import Past
-from elastic_tfjob.speed.model import Speed
 from elastic_tfjob.speed.optimus import OnlineSpeed
 from elastic_tfjob.speed.prediction import PRIOR_EXPONENT, Prediction
 
@@ -179,34 +179,13 @@ def _held(counts: Counts) -> frozenset[tuple[str, int]]:
 
 def curve_of(job: Job, total: Resources, how: Sizes, past: Past | None) -> Curve | None:
     """The curve of a job in a cluster with these totals. None: no size of the job fits the cluster."""
-    # The law of utilisation is not used: after each change the CPU use is unknown for a while, and the expected speeds
-    # would change with that.
-    known = replace(prediction_of(job, past), use={})
-    if how != "front":  # `elastic`, which uses "front", has its own rule for returning to a size
-        known = replace(known, speed=_as_now(job))
+    known = prediction_of(job, past)
     useful = list(_useful(job, known, total, how))
     if useful:
         return _curve(job.spec, useful, total, True)
     unknown = replace(known, speed=None, past=None, steps_per_s=0.0, estimate=(job.spec.minimum, 1.0))
     useful = list(_useful(replace(job, speed=None), unknown, total, how))
     return prior(_curve(job.spec, useful, total, False)) if useful else None
-
-
-def _as_now(job: Job) -> Speed | None:
-    """The speeds of the job at other sizes. The speed of a smaller size counts if its workers together held no more CPU
-    than the current workers, as the smaller size would get their CPU."""
-    speed, workers = job.speed, job.counts.get(WORKER, 0)
-    if not isinstance(speed, OnlineSpeed) or not speed.worker_millicores or not workers:
-        return speed
-    held = job.held_cpu(WORKER)
-    enough = {size for size, cpu in speed.worker_millicores.items() if size[1] < workers and cpu * size[1] <= held}
-    return (
-        replace(
-            speed, worker_millicores={size: cpu for size, cpu in speed.worker_millicores.items() if size not in enough}
-        )
-        if enough
-        else speed
-    )
 
 
 def _curve(spec: JobSpec, useful: list[tuple[Counts, float]], total: Resources, known: bool) -> Curve:
@@ -266,6 +245,7 @@ class _Rates:
 
     def __init__(self, job: Job, known: Prediction) -> None:
         self._known = known
+        self._job, self._size = job, job.counts
         self._table = None if job.speed is None or isinstance(job.speed, OnlineSpeed) else job.speed
         self._found: dict[tuple[tuple[str, int], ...], float | None] = {}
 
@@ -279,7 +259,8 @@ class _Rates:
     def _find(self, counts: Counts) -> float | None:
         if self._table is not None and self._table.steps_per_s(counts) is None:
             return None  # the table of speeds does not have this size
-        rate = self._known.at(counts)
+        # Only the present size is sure to keep CPU that was lent to it.
+        rate = self._known.at(counts, None if counts == self._size else usable_at(self._job, counts, {}))
         if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
             return None
         return float(f"{rate.steps_per_s:.{DIGITS}}")

@@ -24,6 +24,7 @@ from elastic_tfjob.scheduling.profiles.deadline.curves import (
 )
 from elastic_tfjob.scheduling.profiles.deadline.deadline_round import DeadlineRound, JobCase, settled
 from elastic_tfjob.scheduling.resources import Resources
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable
 from elastic_tfjob.scheduling.snapshot import EVALUATOR, Cpu, Job
 from elastic_tfjob.scheduling.steps.cpu_in_place import Claim, CpuInPlace, adjusts, millicores
 from elastic_tfjob.scheduling.steps.sizes import time_left_s
@@ -390,13 +391,14 @@ def _least(lending: CpuInPlace, job: Job, needed_per_s: float, aimed_per_s: floa
     known = prediction_of(job, snapshot.past(spec), snapshot.nodes)
     for times in TIMES:
         each = _balanced(job, times)
-        rate = known.at(job.counts, each)
+        cpu = {t: (each[t],) * n for t, n in job.counts.items()}
+        rate = known.at(job.counts, slowest_usable(spec.groups, job.placement, cpu, shared=job.cpu_shared))
         if rate is None:
             continue
         if times == 1 and rate.steps_per_s >= needed_per_s:
             return None
         if times > 1 and rate.steps_per_s >= aimed_per_s:
-            return Want({t: (each[t],) * n for t, n in job.counts.items()}, rate.steps_per_s)
+            return Want(cpu, rate.steps_per_s)
     return Want(job.cpu, job.steps_per_s) if job.cpu and job.steps_per_s >= aimed_per_s else None
 
 
