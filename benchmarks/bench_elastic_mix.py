@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from calibration_plot import calibration_plot, calibration_table
+from calibration_plot import calibration_plot, calibration_table, interval_plot
 from elastic_tfjob.scheduling.profiles import build, parse_profile
 from elastic_tfjob.scheduling.steps.sizes import LIVE_PAUSE_S
 from elastic_tfjob.simulation.engine import Simulation, SimulationInput
@@ -179,6 +179,7 @@ def main(
     if compared:
         console.print(calibration_table(compared))
         output.with_suffix(".svg").write_text(calibration_plot(compared))
+        output.with_suffix(".intervals.svg").write_text(interval_plot(compared))
     print(f"{len(found)} runs: {output}", file=sys.stderr)
 
 
