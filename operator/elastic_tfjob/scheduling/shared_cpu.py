@@ -66,10 +66,10 @@ def slowest_usable(groups: Sequence[ReplicaGroup], placement: Placement, cpu: Cp
     return found | {t: float(min(each)) for t, each in usable_cpu(groups, placement, cpu, shared=shared).items()}
 
 
-def usable_at(job: Job, counts: Counts, cpu: Cpu) -> dict[str, float]:
-    """`slowest_usable` at a size whose nodes are not chosen yet, with the millicores `cpu` of present replicas. An
-    added replica may be alone on its node, and then has what it requests."""
-    found = slowest_usable(job.spec.groups, job.placement, cpu, shared=job.cpu_shared)
+def usable_at(job: Job, counts: Counts, usable: Mapping[str, float]) -> dict[str, float]:
+    """`slowest_usable` at a size whose nodes are not chosen yet, if present replicas have `usable`. An added replica
+    may be alone on its node, and then has what it requests."""
+    found = dict(usable)
     for type_, n in counts.items():
         if n > len(job.placement.get(type_, ())):
             found[type_] = min(found.get(type_, 0.0), float(job.spec.requested_cpu(type_)))

@@ -343,7 +343,7 @@ class LiveJob:
         size, under = self.size, Conditions()
         if self.bound is not None:
             usable = slowest_usable(self.spec.groups, self.placement, self.cpu_held, shared=self.cpu_shared)
-            under = Conditions(usable.get(WORKER, 0.0), usable.get(PS, 0.0))
+            under = Conditions.of(usable)
         rate, known = self.seen.get(size), self.seen_under.get(size, Conditions())
         # The same speed with other CPU is a new measurement, too: it shows that CPU does not help at this size.
         if rate != self.steps_per_s or replace(known, spread=0.0) != under:

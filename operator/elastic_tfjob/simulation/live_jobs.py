@@ -83,12 +83,12 @@ def arrive(
     return live
 
 
-NODES_WITH_NEIGHBOURS: Final = 0.5
-
-
 def lognormal(sigma: float, random: Random) -> float:
     """A random factor whose logarithm has the standard deviation `sigma`. For 0 it is 1 and no number is drawn."""
     return random.lognormvariate(0.0, sigma) if sigma > 0 else 1.0
+
+
+NODES_WITH_NEIGHBOURS: Final = 0.5
 
 
 def free_of_neighbours(most: float, seed: int, placement: Placement, drawn_s: float) -> float:

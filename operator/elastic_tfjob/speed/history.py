@@ -61,6 +61,11 @@ class Conditions:
     ps_millicores: float = 0.0
     spread: float = 0.0
 
+    @classmethod
+    def of(cls, usable: Mapping[str, float], spread: float = 0.0) -> "Conditions":
+        """The conditions with this usable CPU, millicores of the slowest replica by type."""
+        return cls(usable.get("Worker", 0.0), usable.get("PS", 0.0), spread)
+
 
 def alike(a: Conditions, b: Conditions) -> bool:
     """Whether speeds under these conditions are comparable."""

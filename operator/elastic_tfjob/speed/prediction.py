@@ -203,9 +203,9 @@ class Prediction:
             conditions = self.speed.conditions
             found = {size: (rate, conditions.get(size, Conditions())) for size, rate in self.speed.measured.items()}
         if self.steps_per_s > 0:
-            here, now = size_of(self.counts), self.usable
+            here = size_of(self.counts)
             spread = found[here][1].spread if here in found else 0.0
-            found[here] = self.steps_per_s, Conditions(now.get("Worker", 0.0), now.get("PS", 0.0), spread)
+            found[here] = self.steps_per_s, Conditions.of(self.usable, spread)
         return found
 
     @cached_property

@@ -160,9 +160,8 @@ def test_a_spread_of_measurements_widens_the_uncertainty() -> None:
     calm, restless = (Prediction(ONE, 4.0, BUSY, CPU, seen({(1, 1): 4.0, (1, 4): 6.0}, spread=s)) for s in (0.0, 0.3))
     assert error(restless, FOUR) > 0.3 > 3 * error(calm, FOUR)
     assert error(restless, ONE) == pytest.approx(0.3)
-    assert (
-        restless.gain(FOUR).expected < calm.gain(FOUR).expected
-    )  # the law expects less than was measured, and counts for more
+    # The law expects less than was measured, and counts for more.
+    assert restless.gain(FOUR).expected < calm.gain(FOUR).expected
 
 
 def test_measurements_that_surprise_widen_the_uncertainty() -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elastic_tfjob.api.reading import MAX_MILLICORES, Fields, describe
 from elastic_tfjob.controller.model.pod import Pod
-from elastic_tfjob.scheduling.shared_cpu import takes_turns
+from elastic_tfjob.scheduling.resources import NOTHING
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable, takes_turns
+from elastic_tfjob.scheduling.snapshot import ReplicaGroup
 from elastic_tfjob.speed.history import MOST_SPREAD, Conditions
 
 __all__ = ["conditions_of", "cpu_shared", "present_conditions", "read_conditions", "written_conditions"]
@@ -25,19 +27,11 @@ def cpu_shared(trainers: Iterable[Pod]) -> bool:
 
 def present_conditions(pods: Mapping[str, Sequence[Pod]]) -> Conditions:
     """The conditions of a speed that is measured with these pods, by replica type: the CPU of training containers."""
-    trainers = [pod for type_, each in pods.items() if takes_turns(type_) for pod in each]
-    held = Counter[str]()
-    for pod in trainers:
-        held[pod.node] += pod.cpu.request_millicores
-    shared = cpu_shared(trainers)
-
-    def slowest(type_: str) -> float:
-        of_type = pods.get(type_, ())
-        there = Counter(pod.node for pod in of_type)
-        usable = (held[p.node] / there[p.node] if shared else p.cpu.request_millicores for p in of_type)
-        return float(round(min(usable, default=0.0)))
-
-    return Conditions(slowest("Worker"), slowest("PS"))
+    groups = [ReplicaGroup(type_, NOTHING, 0, 0, 0) for type_ in pods]
+    placement = {type_: tuple(pod.node for pod in each) for type_, each in pods.items()}
+    cpu = {type_: tuple(pod.cpu.request_millicores for pod in each) for type_, each in pods.items()}
+    shared = cpu_shared(pod for type_, each in pods.items() if takes_turns(type_) for pod in each)
+    return Conditions.of(slowest_usable(groups, placement, cpu, shared=shared))
 
 
 def written_conditions(found: Conditions) -> list[float]:
@@ -54,10 +48,8 @@ def conditions_of(values: Sequence[object], place: str) -> Conditions:
     """Reads untrusted values, which stand at `place`; see `read_conditions`."""
     most = (MAX_MILLICORES, MAX_MILLICORES, MOST_SPREAD)
     numbers = [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    if (
-        len(values) != 3
-        or not all(0 <= each <= limit for each, limit in zip(numbers, most, strict=False))
-        or len(numbers) < 3
+    if not len(numbers) == len(values) == 3 or any(
+        not 0 <= each <= limit for each, limit in zip(numbers, most, strict=True)
     ):
         raise ValueError(
             f"{place}: {describe(values)} is not [worker millicores, PS millicores, spread], at most {list(most)}"

@@ -338,7 +338,7 @@ def _core_job(spec: core.JobSpec, observed: _Observed, reservations: Reservation
             state,
             report,
             reservations.size,
-            Conditions(usable.get(core.WORKER, 0.0), usable.get(core.PS, 0.0)),
+            Conditions.of(usable),
         ),
         cpu=reservations.cpu,
         cpu_use=use,

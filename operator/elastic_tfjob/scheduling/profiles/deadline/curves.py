@@ -11,7 +11,7 @@ from propcache.api import cached_property
 
 from elastic_tfjob.scheduling.forecasts import prediction_of
 from elastic_tfjob.scheduling.resources import NOTHING, Resources
-from elastic_tfjob.scheduling.shared_cpu import usable_at
+from elastic_tfjob.scheduling.shared_cpu import slowest_usable, usable_at
 from elastic_tfjob.scheduling.snapshot import PS, WORKER, Counts, Job, JobSpec, Node, Snapshot
 from elastic_tfjob.scheduling.steps.hull import HullRule
 from elastic_tfjob.speed.history import Past
@@ -246,6 +246,8 @@ class _Rates:
     def __init__(self, job: Job, known: Prediction) -> None:
         self._known = known
         self._job, self._size = job, job.counts
+        # Only the present size is sure to keep CPU that was lent to it.
+        self._requested = slowest_usable(job.spec.groups, job.placement, {}, shared=job.cpu_shared)
         self._table = None if job.speed is None or isinstance(job.speed, OnlineSpeed) else job.speed
         self._found: dict[tuple[tuple[str, int], ...], float | None] = {}
 
@@ -259,8 +261,8 @@ class _Rates:
     def _find(self, counts: Counts) -> float | None:
         if self._table is not None and self._table.steps_per_s(counts) is None:
             return None  # the table of speeds does not have this size
-        # Only the present size is sure to keep CPU that was lent to it.
-        rate = self._known.at(counts, None if counts == self._size else usable_at(self._job, counts, {}))
+        usable = None if counts == self._size else usable_at(self._job, counts, self._requested)
+        rate = self._known.at(counts, usable)
         if rate is None or not isfinite(rate.steps_per_s) or rate.steps_per_s <= 0:
             return None
         return float(f"{rate.steps_per_s:.{DIGITS}}")
